@@ -1,0 +1,230 @@
+"""Every setting: its unit, its environment variable and the reason for its default.
+
+Two tables. `Settings` is what a user decides about a run; ``accelbus.init`` takes its fields as arguments. `Tuning` holds sizes,
+intervals and deadlines; nobody should have to touch it. Each field of both is also read from ``ACCELBUS_<FIELD IN CAPITALS>``;
+an argument beats the environment, the environment beats the default.
+
+To add a setting: a field with its reason, and nothing else; documentation, environment and validation come from here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from accelbus.errors import ConfigurationError
+
+PREFIX = "ACCELBUS_"
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+Positive = Annotated[int, Meta(gt=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user decides about a run."""
+
+    project: str = ""
+    """Name of the project (W&B project, MLflow experiment, …)."""
+    name: str | None = None
+    """Display name of the run; the run id when not given."""
+    run_id: str | None = None
+    """Identity of the run and name of its directory; derived from the launcher when not given."""
+    resume: Literal["allow", "must", "never"] = "allow"
+    """Whether an existing run directory of this id is continued. ``allow``, because an elastic restart is the common case."""
+    attempt: int | None = None
+    """Number of the attempt; assigned by the bus process when not given."""
+    role: str = "trainer"
+    """``trainer`` ranks hold a step open for each other; other roles (``evaluator``, ``rollout``) never do."""
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
+    config: dict[str, Any] | None = None
+    """Hyperparameters; the same as calling ``run.log_config`` first."""
+    log_with: str | tuple[str, ...] | None = None
+    """Tracker names. Not given: TensorBoard if it is installed, else JSONL: no account, and curves to look at."""
+    init_kwargs: dict[str, dict[str, Any]] = {}
+    """{tracker name: arguments for its constructor}"""
+    dir: str = "runs"
+    """Run directories live in here; put it on a file system that survives the job."""
+    mode: Literal["online", "offline", "disabled"] = "online"
+    """``offline`` writes the journal and starts no tracker; ``disabled`` does nothing at all."""
+    endpoint: str | None = None
+    """Address of a daemon; not given: this node's own bus process."""
+    durability: Literal["memory", "process", "disk"] = "process"
+    """What ``log`` survives: nothing more than the thread (``memory``), SIGKILL of any process (``process``), a power cut
+    from the ack on (``disk``)."""
+    on_full: Literal["drop_newest", "block", "raise"] = "drop_newest"
+    """What ``log`` does when ring and spill are full. Training goes first."""
+    reduce: dict[str, Any] | None = None
+    """{key pattern: how ranks are merged}; the mean where nothing is said."""
+    require: tuple[str, ...] = ()
+    """Trackers without which the run must not start."""
+    finish_timeout: Seconds | None = None
+    """Seconds ``finish`` waits for the trackers. Not given: 60 in a batch job or container, which kill what is left behind; 0
+    elsewhere, where the bus process goes on."""
+    state_dir: str | None = None
+    """Where runs are looked for by the command line; the ``dir`` of ``init`` when not given."""
+    strict: bool = False
+    """Programming errors in ``log`` raise; for tests."""
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sizes in bytes, intervals and deadlines in seconds."""
+
+    # --- spool and pump, in the training process
+    spool_bytes: Positive = 4 * MIB
+    """Ring per rank: 0.4 s of the fastest possible logging, hours of usual logging."""
+    spool_min_bytes: Positive = 1 * MIB
+    """What a ring shrinks to before tmpfs is given up (Docker's /dev/shm is 64 MiB for all)."""
+    spool_dir: str | None = None
+    """Instead of a directory of ours on tmpfs."""
+    socket_dir: str | None = None
+    """Instead of a directory of ours under the runtime directory; at most 70 bytes long."""
+    memory_bytes: Positive = 64 * MIB
+    """Bound of the queue with ``durability="memory"``."""
+    event_bytes: Positive = 48 * KIB
+    """A larger event is split by keys; a larger single value becomes a blob file."""
+    frame_bytes: Positive = 1 * MIB
+    """Largest message on the wire; a peer that sends more is disconnected."""
+    frame_events: Positive = 256
+    """Events per frame: joining them holds the GIL for less than 60 µs, far below the switch interval."""
+    overload_frame_events: Positive = 2048
+    """Events per frame while the ring is more than a quarter full, when the alternative is to drop."""
+    pump_interval: Seconds = 0.05
+    """20 Hz: ten times per second would be enough for people, and 20 costs nothing measurable."""
+    credit_bytes: Positive = 2 * MIB
+    """Bytes sent and not yet acked."""
+    heartbeat_interval: Seconds = 1.0
+    ack_timeout: Seconds = 2.0
+    """No ack for so long: say hello again and resend."""
+    spill_after: Seconds = 1.0
+    """Events that nobody acked for so long go to the run directory, which survives the node."""
+    spill_bytes: Positive = 1 * GIB
+    blob_bytes: Positive = 4 * GIB
+    block_timeout: Seconds = 1.0
+    """Longest wait of one ``log`` call with ``on_full="block"``."""
+    bus_retry_interval: Seconds = 1.0
+    """How often a rank without a bus process tries to start one."""
+    exit_timeout: Seconds = 5.0
+    """Longest wait of ``finish`` (and of the exit hook) until the events are safe."""
+
+    # --- bus process
+    segment_bytes: Positive = 64 * MIB
+    sync_interval: Seconds = 0.5
+    """``durability="process"``: acked data is on disk at most this much later."""
+    unsynced_bytes: Positive = 64 * MIB
+    """Acked but not synced frames kept in memory, to be written again when a sync fails; beyond it acks wait for the sync."""
+    receive_burst: Positive = 512
+    """Messages taken from the socket before anything else gets a turn."""
+    disk_retry_interval: Seconds = 1.0
+    tick_interval: Seconds = 0.25
+    """How often time is written down while views may wait for it."""
+    silent_after: Seconds = 10.0
+    """A rank without any message for so long is silent and holds nothing."""
+    probe_interval: Seconds = 0.5
+    """How often the record locks of producers are tried."""
+    linger: Seconds = 600.0
+    """Longest stay after the last rank left, with sinks still owed."""
+    restart_grace: Seconds = 30.0
+    """A run that ended without every rank's goodbye stays open so long while its launcher lives."""
+    drain_grace: Seconds = 30.0
+    """After SIGTERM and the last rank: time to bring the sinks up to date."""
+    settings_grace: Seconds = 30.0
+    """How long rank 0's settings are waited for before the lowest rank's are used."""
+    status_interval: Seconds = 1.0
+
+    # --- reading
+    gap_hold: Seconds = 10.0
+    """Journal time for which a reader waits for missing sequence numbers before it reports and skips them."""
+    read_events: Positive = 4096
+    poll_interval: Seconds = 0.1
+
+    # --- views
+    late_after: Seconds = 2.0
+    """A step is emitted so long after its first value, whoever is missing."""
+    late_horizon_points: Positive = 4096
+    """Emitted points that a late value can still change; older ones get ``late/<key>``."""
+
+    # --- delivery
+    cursor_interval: Seconds = 1.0
+    """Flush the tracker and move the cursor; what a crash repeats at most."""
+    retry_first: Seconds = 0.5
+    retry_max: Seconds = 30.0
+    retries_alone: Positive = 3
+    """Failures of one row before the next row is tried in its place."""
+    breaker_failures: Positive = 5
+    """Failures in a row, of different rows, that open the breaker."""
+    start_deadline: Seconds = 120.0
+    log_deadline: Seconds = 60.0
+    finish_deadline: Seconds = 120.0
+    silence_deadline: Seconds = 30.0
+    """A worker that says nothing for so long is stopped or stuck in C code: it is killed and restarted."""
+    worker_nice: int = 10
+    lease_interval: Seconds = 2.0
+    lease_expires: Seconds = 15.0
+    """An owner that did not renew for so long may be replaced."""
+
+
+_Table = TypeVar("_Table", Settings, Tuning)
+
+
+def from_environment(table: type[_Table], environ: Mapping[str, str] | None = None, **explicit: Any) -> _Table:
+    """Return *table* filled from *explicit* arguments, then ``ACCELBUS_*`` variables, then defaults.
+
+    Args:
+        table: `Settings` or `Tuning`.
+        environ: instead of ``os.environ``.
+        explicit: values of fields; None means "not given".
+
+    Raises:
+        ConfigurationError: naming the argument or variable, what was expected and what came.
+    """
+    environ = os.environ if environ is None else environ
+    known = {field.name: field for field in msgspec.structs.fields(table)}
+    values: dict[str, Any] = {}
+    for name, field in known.items():
+        given = explicit.pop(name, None)
+        if given is not None:
+            values[name] = _convert(name, given, field.type, f"{name}=", strict=True)
+        elif text := environ.get(PREFIX + name.upper()):
+            values[name] = _convert(name, _parse(text, field.type), field.type, PREFIX + name.upper(), strict=False)
+    if explicit:
+        unknown = next(iter(explicit))
+        close = difflib.get_close_matches(unknown, known, n=1)
+        raise ConfigurationError(f"unknown setting {unknown!r}" + (f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(known)})"))
+    return table(**values)
+
+
+def _parse(text: str, wanted: Any) -> Any:
+    """Lists in a variable are comma-separated, mappings are JSON."""
+    described = str(wanted)
+    if "dict" in described:
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return text
+    if "tuple" in described:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+def _convert(name: str, given: Any, wanted: Any, source: str, *, strict: bool) -> Any:
+    if name == "log_with" and isinstance(given, list | tuple):
+        given = tuple(str(item) for item in given)
+    if isinstance(given, os.PathLike):
+        given = os.fspath(given)
+    try:
+        return msgspec.convert(given, wanted, strict=strict)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{source}{given!r}: {error}") from error
+
+
+__all__ = ["GIB", "KIB", "MIB", "PREFIX", "Settings", "Tuning", "from_environment"]

@@ -1,0 +1,111 @@
+"""The spool's interface without a ring: events live in the process and die with it (``durability="memory"``)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from accelbus import frame
+from accelbus.journal.batch import Batch
+from accelbus.journal.spool_file import SpoolFile
+
+
+class MemoryQueue:
+    """The same interface without a ring: events live in the process and die with it (``durability="memory"``).
+
+    The file, when there is one, has no ring: it proves life and keeps the counters.
+    """
+
+    __slots__ = ("_average", "_bytes", "_first_seq", "_incoming", "_limit", "_offset", "_taken", "_wake", "_window", "file")
+
+    def __init__(self, file: SpoolFile | None, *, max_bytes: int, wake: Callable[[], None] = lambda: None) -> None:
+        """Hold at most about *max_bytes*; the number of events is bounded by their average size so far."""
+        self.file = file
+        self._wake = wake
+        self._bytes = max_bytes
+        self._average = 256.0
+        self._limit = int(max_bytes / self._average)
+        self._incoming: deque[bytes] = deque()
+        self._window: list[bytes] = []
+        self._first_seq = 1
+        self._offset = 0  # events of the window that were taken
+        self._taken: deque[int] = deque()
+
+    def append(self, payload: bytes) -> bool:
+        """Queue *payload*; False when the queue is full. Safe from any thread and signal handler: one atomic operation."""
+        incoming = self._incoming
+        if len(incoming) >= self._limit:
+            self._wake()
+            return False
+        incoming.append(payload)
+        return True
+
+    def append_reserved(self, payload: bytes) -> bool:
+        """Queue a lifecycle or configuration event whatever the limit."""
+        self._incoming.append(payload)
+        return True
+
+    def take(self, max_events: int, max_bytes: int) -> Batch | None:
+        """Return the next events that were not taken yet, None when there are none."""
+        while self._incoming and len(self._window) - self._offset < max_events:
+            self._window.append(self._incoming.popleft())
+        payloads: list[bytes] = []
+        size = frame.ARRAY_HEADER_BYTES
+        for payload in self._window[self._offset : self._offset + max_events]:
+            size += len(payload)
+            if payloads and size > max_bytes:
+                break
+            payloads.append(payload)
+        if not payloads:
+            return None
+        self._average += (size / len(payloads) + 64 - self._average) / 8
+        self._limit = max(1, int(self._bytes / self._average) - len(self._window))
+        first = self._first_seq + self._offset
+        self._offset += len(payloads)
+        batch = Batch(first, len(payloads), frame.join_events(payloads, len(payloads)))
+        self._taken.append(batch.last_seq)
+        if self.file is not None:
+            self.file.set_last(batch.last_seq)
+        return batch
+
+    def release(self, through_seq: int) -> int:
+        """Free every taken batch up to *through_seq*; return the last sequence number that is free now."""
+        last = self.released_seq
+        while self._taken and self._taken[0] <= through_seq:
+            last = self._taken.popleft()
+        freed = last - self.released_seq
+        if freed:
+            del self._window[:freed]
+            self._offset -= freed
+            self._first_seq += freed
+            self._limit = max(1, int(self._bytes / self._average) - len(self._window))
+        return last
+
+    def rewind(self) -> None:
+        """Take again from the oldest event that was not released."""
+        self._taken.clear()
+        self._offset = 0
+
+    @property
+    def last_seq(self) -> int:
+        return self.released_seq + len(self._window) + len(self._incoming)
+
+    @property
+    def released_seq(self) -> int:
+        return self._first_seq - 1
+
+    @property
+    def taken_seq(self) -> int:
+        return self.released_seq + self._offset
+
+    @property
+    def fill(self) -> float:
+        return len(self._incoming) / self._limit
+
+    @property
+    def kind(self) -> str:
+        return "memory"
+
+    def close(self, *, unlink: bool) -> None:
+        if self.file is not None:
+            self.file.close(unlink=unlink)

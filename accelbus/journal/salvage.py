@@ -1,0 +1,146 @@
+"""Read what a producer left in its spool. Works on the file alone, whoever is dead."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from accelbus import frame
+from accelbus.control import Hello
+from accelbus.errors import SpoolError
+from accelbus.journal.batch import Batch
+from accelbus.journal.spool_file import (
+    CAPACITY_WORD,
+    CLOSED_WORD,
+    DESCRIPTION_AT,
+    HEADER_BYTES,
+    LAST_WORD,
+    LENGTH_MASK,
+    MAGIC,
+    SKIP,
+    TAIL_WORD,
+    read_counters,
+)
+
+
+class Remains(NamedTuple):
+    """What a producer left behind."""
+
+    description: Hello
+    batches: list[Batch]
+    """Committed events that were not acked."""
+    last_seq: int
+    """Highest sequence number the producer is known to have committed."""
+    dropped: dict[str, int]
+    closed: bool
+    """The producer said goodbye and got its last ack."""
+
+
+def open_spool(path: Path | str) -> int:
+    """Return a descriptor of the spool at *path* for `producer_is_gone` and `salvage`.
+
+    Raises:
+        OSError: it is not there, not ours, or not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "expected a regular file of this user", str(path))
+    return descriptor
+
+
+def producer_is_gone(descriptor: int) -> bool:
+    """Whether the producer's record lock could be taken; if so, it is held until *descriptor* is closed.
+
+    Raises:
+        OSError: this file system has no record locks.
+    """
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise
+    return True
+
+
+def salvage(descriptor: int, *, max_events: int, max_bytes: int) -> Remains:
+    """Read what is left in a spool. Reads only; may be repeated, and run while the producer lives.
+
+    Raises:
+        SpoolError: the file is not a spool of this format.
+    """
+    data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    header = _check_header(data)
+    description = _read_description(data)
+    closed = bool(header[CLOSED_WORD])
+    dropped = read_counters(header)
+    tail = header[TAIL_WORD]
+    if header[CAPACITY_WORD] == 0:
+        return Remains(description, [], max(header[LAST_WORD], (tail >> 24) - 1), dropped, closed)
+    first_seq = tail >> 24
+    payloads = list(_follow(data, tail & LENGTH_MASK, first_seq))
+    batches = list(_in_batches(payloads, first_seq, max_events, max_bytes))
+    return Remains(description, batches, first_seq + len(payloads) - 1, dropped, closed)
+
+
+def _follow(data: bytes, index: int, seq: int) -> Iterator[bytes]:
+    """Yield the payloads of the committed records from ring word *index* on."""
+    words = memoryview(data)[HEADER_BYTES:].cast("Q")
+    travelled = 0
+    while travelled < len(words):
+        if index == len(words):
+            index = 0
+        word = words[index]
+        if word >> 24 != seq:
+            return
+        size = word & LENGTH_MASK
+        if size == SKIP:
+            travelled += len(words) - index
+            index = 0
+            continue
+        needed = size + 15 >> 3
+        if index + needed > len(words):
+            return
+        start = HEADER_BYTES + (index << 3) + 8
+        yield data[start : start + size]
+        index, seq, travelled = index + needed, seq + 1, travelled + needed
+
+
+def _in_batches(payloads: list[bytes], first_seq: int, max_events: int, max_bytes: int) -> Iterator[Batch]:
+    start = 0
+    while start < len(payloads):
+        end, size = start, frame.ARRAY_HEADER_BYTES
+        while end < len(payloads) and end - start < max_events and (end == start or size + len(payloads[end]) <= max_bytes):
+            size += len(payloads[end])
+            end += 1
+        yield Batch(first_seq + start, end - start, frame.join_events(payloads[start:end], end - start))
+        start = end
+
+
+def _check_header(data: bytes) -> memoryview:
+    if len(data) < HEADER_BYTES or data[:8] != MAGIC:
+        raise SpoolError("magic", f"expected a spool that starts with {MAGIC!r}, got {len(data)} bytes that start with {data[:8]!r}")
+    header = memoryview(data)[:HEADER_BYTES].cast("Q")
+    if header[CAPACITY_WORD] != len(data) - HEADER_BYTES:
+        raise SpoolError("length", f"the header claims a ring of {header[CAPACITY_WORD]} bytes, the file has {len(data) - HEADER_BYTES}")
+    return header
+
+
+def _read_description(data: bytes) -> Hello:
+    length = int.from_bytes(data[DESCRIPTION_AT : DESCRIPTION_AT + 4], sys.byteorder)
+    if DESCRIPTION_AT + 4 + length > HEADER_BYTES:
+        raise SpoolError("description", f"the description claims {length} bytes")
+    try:
+        return msgspec.msgpack.decode(data[DESCRIPTION_AT + 4 : DESCRIPTION_AT + 4 + length], type=Hello)
+    except msgspec.MsgspecError as error:
+        raise SpoolError("description", f"the producer's description cannot be read ({error})") from error

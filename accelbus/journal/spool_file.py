@@ -1,0 +1,142 @@
+"""The spool: a rank's memory that survives the rank.
+
+A preallocated file, mapped into the training process. `accelbus.journal.spool.Spool.append` copies an encoded event into it and then writes one commit
+word; a SIGKILL at any instant leaves either the whole event or none of it. Acks free the oldest events. When the producer's
+record lock on the file can be taken, the producer is gone and `accelbus.journal.salvage` reads what it left.
+
+File format, numbers in host byte order (a spool never leaves its host)::
+
+    offset size  field
+    0      8     magic ``ABSPOOL1``
+    8      8     ring capacity in bytes (0: the events are in memory, the file only proves life and keeps counters)
+    16     8     tail: sequence number (40 bits) and ring word index (24 bits) of the oldest event that is not acked
+    24     8     1 once the producer said goodbye and got its last ack
+    32     8     last sequence number (memory queues only; a ring is scanned)
+    64     256   counters of what was not kept, one word per reason in `accelbus.events.DROP_REASONS`
+    1024   4     length of the description
+    1028         description: the producer's `Hello`, msgpack
+    8192         ring
+
+A record is a commit word, ``sequence number << 24 | payload length``, and the payload, padded to 8 bytes. Records are found by
+following them from the tail: a word whose sequence number is not the next one has not been committed (it is left over from an
+earlier lap). A payload length of all ones says that the next record starts at the beginning of the ring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from accelbus.control import Hello
+from accelbus.events import DROP_REASONS
+
+MAGIC: Final = b"ABSPOOL1"
+HEADER_BYTES: Final = 8192
+MAX_CAPACITY: Final = 1 << 27
+LENGTH_MASK: Final = (1 << 24) - 1
+SKIP: Final = LENGTH_MASK
+"""Payload length of a record that says: go on at the beginning of the ring."""
+MAX_PAYLOAD: Final = LENGTH_MASK - 1
+PAYLOAD_AT: Final = HEADER_BYTES + 8
+"""Offset in the file of the payload of the record at ring word 0."""
+CAPACITY_WORD, TAIL_WORD, CLOSED_WORD, LAST_WORD, COUNTERS_WORD = 1, 2, 3, 4, 8
+DESCRIPTION_AT: Final = 1024
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SpoolFile:
+    """The file of one producer: its header, its counters and the lock that proves the producer alive.
+
+    The lock is a POSIX record lock: a forked child does not inherit it, and the kernel releases it however the process ends.
+    Closing any other descriptor of the same file in this process would release it too, so nothing here opens the file twice.
+    """
+
+    def __init__(self, path: Path, *, capacity: int, description: Hello) -> None:
+        """Create the file, allocate it, and lock it.
+
+        Raises:
+            OSError: no room (checked here, because writing into a sparse mapping on a full disk kills the process), no
+                permission, or the file is there already.
+        """
+        self.path = path
+        self.capacity = capacity
+        described = _encode(description)
+        if DESCRIPTION_AT + 4 + len(described) > HEADER_BYTES:
+            raise OSError(errno.ENAMETOOLONG, f"the description of the producer takes {len(described)} bytes", str(path))
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            _allocate(self.descriptor, HEADER_BYTES + capacity)
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.map = mmap.mmap(self.descriptor, HEADER_BYTES + capacity)
+        except OSError:
+            os.close(self.descriptor)
+            path.unlink()
+            raise
+        self.header = memoryview(self.map)[:HEADER_BYTES].cast("Q")
+        self.header[CAPACITY_WORD] = capacity
+        self.map[DESCRIPTION_AT : DESCRIPTION_AT + 4] = len(described).to_bytes(4, sys.byteorder)
+        self.map[DESCRIPTION_AT + 4 : DESCRIPTION_AT + 4 + len(described)] = described
+        self.set_tail(1, 0)
+        # The magic comes last: a salvager that looks earlier sees a file that is not a spool yet.
+        self.map[:8] = MAGIC
+
+    def set_tail(self, seq: int, index: int) -> None:
+        """Record the oldest event that is still needed; one word, so a kill leaves the old pair or the new one."""
+        self.header[TAIL_WORD] = seq << 24 | index
+
+    def set_last(self, seq: int) -> None:
+        """Record how far a memory queue got, for the audit."""
+        self.header[LAST_WORD] = seq
+
+    def count_dropped(self, reason: str, events: int = 1) -> None:
+        """Count what was not kept. Survives a SIGKILL."""
+        word = COUNTERS_WORD + DROP_REASONS.index(reason)
+        # No call between reading and writing: neither a thread nor a signal handler can get in between.
+        self.header[word] = self.header[word] + events
+
+    def dropped(self) -> dict[str, int]:
+        """Return {reason: count} of what was not kept."""
+        return read_counters(self.header)
+
+    def mark_closed(self) -> None:
+        """Say that nothing in here is owed any more."""
+        self.header[CLOSED_WORD] = 1
+
+    def close(self, *, unlink: bool) -> None:
+        """Unmap and unlock; with *unlink* also remove the file."""
+        if unlink:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+        self.header.release()
+        self.map.close()
+        os.close(self.descriptor)
+
+    def abandon_in_child(self) -> None:
+        """Forget the parent's file after a fork: only the descriptor is closed, the parent's lock stays."""
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+
+
+def read_counters(header: memoryview) -> dict[str, int]:
+    counters = header[COUNTERS_WORD : COUNTERS_WORD + len(DROP_REASONS)]
+    return {reason: count for reason, count in zip(DROP_REASONS, counters, strict=True) if count}
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Reserve *size* bytes; a full file system says so now and not with SIGBUS later."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    # macOS: writing zeros is the portable way.
+    block = bytes(1 << 16)
+    for offset in range(0, size, len(block)):
+        os.pwrite(descriptor, block[: size - offset], offset)

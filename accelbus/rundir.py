@@ -1,0 +1,160 @@
+"""The run directory: what lies where, and the run's own record.
+
+::
+
+    <dir>/<run_id>/
+        run.json                 who the run is and what it wants: `RunRecord`
+        status.json              last snapshot of the bus process
+        journal/<writer>/*.seg   one directory per writer, see `accelbus.journal.segments`
+        blobs/                   values too large for an event
+        sinks/<sink>/            cursor, owner record, dead letters, the tracker's caches
+        <sink>/                  what a tracker that needs a logging directory writes
+        logs/                    stderr of the bus process and of the sink workers
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from accelbus.durable import write_atomically
+from accelbus.errors import ConfigurationError, CorruptDataError, RunNotFoundError
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class RunRecord(msgspec.Struct, kw_only=True):
+    """``run.json``: written by rank 0 at ``init``, read by the bus process, by ``sync`` and by the command line."""
+
+    run_id: str
+    project: str
+    name: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
+    sinks: tuple[str, ...] = ()
+    """Names of the trackers, as resolved at ``init``."""
+    init_kwargs: dict[str, dict[str, Any]] = {}
+    reduce: dict[str, Any] | None = None
+    mode: str = "online"
+    durability: str = "process"
+    world_size: int = 1
+    created_ns: int = 0
+    accelbus: str = ""
+    """Version that wrote this."""
+    settings_of_rank: int = 0
+
+
+class RunDir:
+    """Names of everything in one run directory. Creating one touches no file."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def record_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def status_path(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def blobs(self) -> Path:
+        return self.path / "blobs"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def sink(self, name: str) -> Path:
+        """Directory of what delivery keeps for one sink."""
+        return self.path / "sinks" / name
+
+    def tracker_output(self, name: str) -> Path:
+        """Logging directory handed to a tracker that needs one."""
+        return self.path / name
+
+    def create(self) -> None:
+        """Make the directories, private to the user.
+
+        Raises:
+            ConfigurationError: the directory cannot be made or written.
+        """
+        try:
+            for directory in (self.path, self.journal, self.path / "sinks", self.logs):
+                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            probe = self.path / ".writable"
+            probe.touch()
+            probe.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"run directory {str(self.path)!r} cannot be written ({error.strerror or error}); pass dir= or set ACCELBUS_DIR to a directory that can be") from error
+
+    def read_record(self) -> RunRecord | None:
+        """Return ``run.json``, None when there is none yet.
+
+        Raises:
+            CorruptDataError: the file is there and cannot be read.
+        """
+        try:
+            data = self.record_path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(data, type=RunRecord)
+        except msgspec.MsgspecError as error:
+            raise CorruptDataError("run_record", f"{self.record_path} is not a run record ({error})") from error
+
+    def write_record(self, record: RunRecord) -> None:
+        """Replace ``run.json``."""
+        write_atomically(self.record_path, msgspec.json.format(msgspec.json.encode(record)))
+
+
+def check_run_id(run_id: str) -> str:
+    """Return *run_id* if it is a safe directory name.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if not RUN_ID.fullmatch(run_id):
+        raise ConfigurationError(f"run_id={run_id!r}: expected 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit")
+    return run_id
+
+
+def slug(text: str) -> str:
+    """Return *text* as the readable part of a run id."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9]+", "-", plain).strip("-").lower()[:40] or "run"
+
+
+def find_run(reference: str, state_dir: Path | str = "runs") -> RunDir:
+    """Return the run directory for an id below *state_dir*, or for a path.
+
+    Raises:
+        RunNotFoundError: naming the places looked at and the runs that are there.
+    """
+    for candidate in (Path(state_dir) / reference, Path(reference)):
+        if (candidate / "journal").is_dir():
+            return RunDir(candidate)
+    known = list_runs(state_dir)
+    there = f"runs there: {', '.join(run.run_id for run in known[:5])}" if known else "there are no runs there"
+    raise RunNotFoundError(f"no run {reference!r} in {str(state_dir)!r}, and no run directory of that path; {there}")
+
+
+def list_runs(state_dir: Path | str = "runs") -> list[RunDir]:
+    """Return the run directories below *state_dir*, newest first."""
+    root = Path(state_dir)
+    runs = [RunDir(entry) for entry in root.iterdir() if (entry / "journal").is_dir()] if root.is_dir() else []
+    return sorted(runs, key=lambda run: run.path.stat().st_mtime, reverse=True)
