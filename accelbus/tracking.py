@@ -1,0 +1,314 @@
+"""The seam for experiment trackers: the base class, the registry, names to classes.
+
+A tracker is a `GeneralTracker` that delivery runs in a process of its own; this module imports no tracker package. The same
+classes, names and constructor arguments work as with Accelerate, so a tracker written for it plugs in unchanged. What delivery
+calls, in this order and from one thread::
+
+    tracker = make_tracker(cls, record, logging_dir, init_kwargs)
+    tracker.restore(checkpoint or {})
+    tracker.start()
+    tracker.store_init_configuration(config)     # again, with everything merged, for each later update
+    tracker.log_batch(rows) or tracker.log(values, step=step)
+    tracker.flush(), tracker.checkpoint()        # before the cursor moves
+    tracker.finish(status)
+
+To add a built-in tracker: a file in ``accelbus_sinks``, its entry point, its line in `BUILT_IN`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from accelbus.errors import ConfigurationError, MissingExtraError, UnknownTrackerError
+from accelbus.events import Scalar
+from accelbus.rundir import RunRecord
+
+ENTRY_POINTS: Final = "accelbus.sinks"
+"""Group in which built-in and third-party trackers register: ``name = module:Class``."""
+
+
+class TrackerSpec(NamedTuple):
+    """What can be said about a built-in tracker without importing it."""
+
+    name: str
+    package: str | None
+    """Top-level module that must be importable; None when the standard library is enough."""
+    extra: str | None
+    """``pip install 'accelbus[extra]'`` brings the package."""
+
+
+BUILT_IN: Final = {
+    spec.name: spec
+    for spec in (
+        TrackerSpec("jsonl", None, None),
+        TrackerSpec("tensorboard", "tensorboard", "tensorboard"),
+    )
+}
+
+
+class Row(NamedTuple):
+    """All values of one step that are ready at the same time."""
+
+    step: int
+    values: Mapping[str, Scalar | list[Any]]
+    """Flat: names with ``/``, numbers, text and lists of those."""
+    time_ns: int
+    """Wall clock of the rank that logged it."""
+
+
+class GeneralTracker:
+    """Base class of all trackers: Accelerate's interface, and optional hooks with defaults that work.
+
+    A subclass must define ``name``, ``requires_logging_directory`` and ``tracker`` (the underlying object, such as W&B's run). All
+    calls come from one thread. A call may block or raise: delivery retries, restarts and gives up on single rows.
+
+    Raises:
+        NotImplementedError: a required attribute is missing.
+    """
+
+    name: str
+    requires_logging_directory: bool
+    main_process_only: bool = True
+    """False: one instance per rank, fed with the rank's own stream."""
+    durable_after: Literal["call", "flush", "finish"] = "flush"
+    """What makes a logged value survive a SIGKILL of this process. After a crash, ``finish`` trackers are fed again from the start
+    of the attempt, the others from the last cursor."""
+
+    def __init__(self, _blank: bool = False) -> None:
+        if _blank:
+            return
+        missing = [attribute for attribute in ("name", "requires_logging_directory", "tracker") if attribute not in dir(self)]
+        if missing:
+            listed = ", ".join(f"`{attribute}`" for attribute in missing)
+            raise NotImplementedError(
+                f"The implementation for this tracker class is missing the following required attributes. Please define them in the class definition: {listed}"
+            )
+
+    @property
+    def url(self) -> str | None:
+        """Where a person finds the run: a URL or a path. Read after ``start``; printed once."""
+        return None
+
+    def start(self) -> None:
+        """Open the underlying run. Called again after a failure, and in a new process after a crash."""
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Record the hyperparameters *values*: nested plain data, complete; a later call replaces what an earlier one stored."""
+
+    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        """Record *values* at *step*; None means the step of the call before."""
+
+    def log_batch(self, rows: Sequence[Row]) -> None:
+        """Record *rows* in order.
+
+        Override it where the tracker has a faster way, or takes event times. An override **must** take all rows or, when it
+        raises, none; delivery calls ``log`` row by row where it is not overridden (see `overrides`).
+        """
+        for row in rows:
+            self.log(row.values, step=row.step)
+
+    def flush(self) -> None:
+        """Make everything logged so far durable. Called about every second, and before each cursor write."""
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return what `restore` needs to forget all that is logged after this moment. Called after each ``flush``.
+
+        Plain data, small: it is kept in the cursor. Together the two make a file tracker exactly-once.
+        """
+        return {}
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Go back to *checkpoint*; called once, before ``start``, by delivery.
+
+        Args:
+            checkpoint: what `checkpoint` returned when the cursor was written, in this or an earlier process. Empty when there is
+                no cursor: every row will be fed, so what an earlier process left half done must go.
+        """
+
+    def finish(self, status: str | None = None) -> None:
+        """Close the run with *status*: finished, preempted, lost, killed or failed. Everything logged is durable afterwards."""
+
+
+_registered: dict[str, type[GeneralTracker]] = {}
+
+
+def register_tracker_class(tracker_class: Any) -> None:
+    """Make *tracker_class* selectable by its ``name`` in ``log_with``. Call it before ``accelbus.init``.
+
+    The class must be importable by module and name, since the tracker is built in another process. A name that is taken, also
+    that of a built-in tracker, is overwritten with a warning.
+
+    Raises:
+        ValueError: not a `GeneralTracker`, or without ``name`` or ``requires_logging_directory``.
+    """
+    if not (inspect.isclass(tracker_class) and issubclass(tracker_class, GeneralTracker)):
+        raise ValueError(f"`tracker_class` must be a subclass of `GeneralTracker`, but got {tracker_class}.")
+    name = getattr(tracker_class, "name", None)
+    if not name:
+        raise ValueError("The tracker class to register must define a non-empty `name` attribute.")
+    if not hasattr(tracker_class, "requires_logging_directory"):
+        raise ValueError(
+            "The tracker class to register must define a `requires_logging_directory` class attribute. "
+            "Set it to `True` if the tracker needs a logging directory, or `False` otherwise."
+        )
+    if name in _registered or name in BUILT_IN:
+        warnings.warn(
+            f"A tracker with the name '{name}' is already registered and will be overwritten by {tracker_class}. "
+            "This is especially significant when shadowing a built-in tracker.",
+            stacklevel=2,
+        )
+    _registered[name] = tracker_class
+
+
+def resolve(log_with: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names under which the trackers of *log_with* can be loaded in another process.
+
+    Imports no tracker. None stands for TensorBoard where it is installed, else JSONL; ``"all"`` for every tracker that is
+    installed or registered. A registered class becomes ``module:Class``.
+
+    Raises:
+        UnknownTrackerError: a name nobody registered; says the known ones.
+        MissingExtraError: a built-in tracker whose package is not installed; says the install command.
+        ConfigurationError: a registered class that another process cannot import.
+    """
+    if log_with is None:
+        return ("tensorboard",) if _is_installed(BUILT_IN["tensorboard"]) else ("jsonl",)
+    names = [log_with] if isinstance(log_with, str) else [str(name) for name in log_with]
+    if "all" in names:
+        names = [*(name for name in names if name != "all"), *_available()]
+    return tuple(dict.fromkeys(_resolve_name(name) for name in names))
+
+
+def load_tracker_class(name: str) -> type[GeneralTracker]:
+    """Import the tracker called *name*, or ``module:Class``. This is where its package is imported.
+
+    Raises:
+        UnknownTrackerError: no such name, module or class, or the class is no tracker.
+        MissingExtraError: the package of a built-in tracker is missing.
+    """
+    if name in _registered:
+        return _registered[name]
+    path = name
+    if ":" not in name:
+        entry_point = _entry_points().get(name)
+        if entry_point is None:
+            raise _unknown(name)
+        path = entry_point.value
+    try:
+        return _import_class(name, path)
+    except ImportError as error:
+        spec = BUILT_IN.get(name)
+        if spec and not _is_installed(spec):
+            raise _missing_extra(spec) from error
+        raise UnknownTrackerError(f"tracker {name!r} cannot be imported from {path!r}: {error}") from error
+
+
+def make_tracker(
+    tracker_class: type[GeneralTracker], run: RunRecord, logging_dir: Path | str, init_kwargs: Mapping[str, Any]
+) -> GeneralTracker:
+    """Return an instance, built as Accelerate builds it: project first, then the directory if the class asks for one."""
+    construct: Callable[..., GeneralTracker] = tracker_class  # arguments differ from tracker to tracker
+    if tracker_class.requires_logging_directory:
+        return construct(run.project, str(logging_dir), **init_kwargs)
+    return construct(run.project, **init_kwargs)
+
+
+def overrides(tracker: object, hook: str) -> bool:
+    """Whether *tracker* brings its own *hook*, instead of inheriting the default of `GeneralTracker` or lacking it."""
+    own = getattr(type(tracker), hook, None)
+    return own is not None and own is not getattr(GeneralTracker, hook, None)
+
+
+def finish_with_status(tracker: GeneralTracker, status: str) -> None:
+    """Call ``tracker.finish``, with *status* if it takes one: trackers written for Accelerate do not."""
+    parameters = inspect.signature(tracker.finish).parameters.values()
+    if any(parameter.name == "status" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        tracker.finish(status=status)
+    else:
+        tracker.finish()
+
+
+def _resolve_name(name: str) -> str:
+    if name in _registered:
+        return _import_path(_registered[name])
+    if spec := BUILT_IN.get(name):
+        if not _is_installed(spec):
+            raise _missing_extra(spec)
+        return name
+    # Only the top-level package: find_spec of a submodule would import its parents into the training process.
+    if ":" in name and importlib.util.find_spec(name.partition(":")[0].partition(".")[0] or "?"):
+        return name
+    if name not in _entry_points():
+        raise _unknown(name)
+    return name
+
+
+def _available() -> Iterator[str]:
+    yield from (spec.name for spec in BUILT_IN.values() if spec.name in _registered or _is_installed(spec))
+    yield from (name for name in _registered if name not in BUILT_IN)
+    yield from (name for name in sorted(_entry_points()) if name not in BUILT_IN and name not in _registered)
+
+
+def _is_installed(spec: TrackerSpec) -> bool:
+    return spec.package is None or importlib.util.find_spec(spec.package) is not None
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {entry_point.name: entry_point for entry_point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _import_path(tracker_class: type) -> str:
+    if tracker_class.__module__ == "__main__" or "<locals>" in tracker_class.__qualname__:
+        raise ConfigurationError(
+            f"tracker class {tracker_class.__qualname__!r} of {tracker_class.__module__!r} cannot be imported by another process; move it to the top level of a module"
+        )
+    return f"{tracker_class.__module__}:{tracker_class.__qualname__}"
+
+
+def _import_class(name: str, path: str) -> type[GeneralTracker]:
+    module_name, _, qualname = path.partition(":")
+    found: Any = importlib.import_module(module_name)
+    try:
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise UnknownTrackerError(f"tracker {name!r}: module {module_name!r} has no {qualname!r}") from error
+    if not (inspect.isclass(found) and hasattr(found, "log") and hasattr(found, "requires_logging_directory")):
+        raise UnknownTrackerError(f"tracker {name!r}: expected a GeneralTracker class at {path!r}, got {found!r}")
+    return cast("type[GeneralTracker]", found)
+
+
+def _missing_extra(spec: TrackerSpec) -> MissingExtraError:
+    return MissingExtraError(
+        f"tracker {spec.name!r} needs the package {spec.package!r}, which is not installed; pip install 'accelbus[{spec.extra}]'"
+    )
+
+
+def _unknown(name: str) -> UnknownTrackerError:
+    known = sorted({*BUILT_IN, *_registered, *_entry_points()})
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return UnknownTrackerError(f"unknown tracker {name!r} (known: {', '.join(known)}, or 'module:Class'){hint}")
+
+
+__all__ = [
+    "BUILT_IN",
+    "ENTRY_POINTS",
+    "GeneralTracker",
+    "Row",
+    "TrackerSpec",
+    "finish_with_status",
+    "load_tracker_class",
+    "make_tracker",
+    "overrides",
+    "register_tracker_class",
+    "resolve",
+]
