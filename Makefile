@@ -1,0 +1,59 @@
+# Every recipe sets up .venv by itself; the second call of any of them is quick.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+
+# Sink workers and bus processes are fresh interpreters: without bytecode each of them would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format bench docs coverage clean
+
+help:  ## list the recipes
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+venv: $(READY)  ## set up .venv: accelbus, torch, TensorBoard, tools
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "accelbus needs Python 3.11 or newer; say which one: make PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing into $(VENV) (once; torch is large)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## train on real images with two ranks, then show that nothing was lost
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=2 examples/train_digits.py
+	$(BIN)/accelbus status
+	@echo
+	@echo "The curves:  $(BIN)/tensorboard --logdir runs"
+
+test: $(READY)  ## run the tests; ARGS="tests/unit -x" narrows them down
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)  ## ruff, formatting, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+
+format: $(READY)  ## let ruff fix and format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## measure; ARGS="log_call --quick" for one question, quickly
+	$(BIN)/python -m bench $(ARGS)
+
+docs: $(READY)  ## write the generated pages, check links, run every example
+	$(BIN)/python docs/settings_table.py
+	$(BIN)/python -m pytest tests/docs $(ARGS)
+
+coverage: $(READY)  ## tests with branch coverage, subprocesses included
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+clean:  ## remove what can be made again, runs excepted
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
