@@ -62,6 +62,8 @@ class Row(NamedTuple):
     """Flat: names with ``/``, numbers, text and lists of those."""
     time_ns: int
     """Wall clock of the rank that logged it."""
+    attempt: int = 0
+    """A higher attempt replaces, step by step, what lower ones logged."""
 
 
 class GeneralTracker:
