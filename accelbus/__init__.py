@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from accelbus.tracking import GeneralTracker, register_tracker_class
 
     run: Run | None
-    """The current run of this process, None before ``init`` and after ``finish``."""
+    """The run that the last ``init`` or ``attach`` of this process returned, None before."""
 
 # {public name: module that defines it}. Strings, so that nothing below is imported early and the layers stay layers.
 _HOME = {
