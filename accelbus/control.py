@@ -47,6 +47,8 @@ class Hello(msgspec.Struct, tag="hello", omit_defaults=True):
     attempt: int | None = None
     main: bool = False
     """Whether this producer wants notices and sink states."""
+    record: dict[str, Any] | None = None
+    """The run record as this rank would write it; used when rank 0's does not come. Not kept in the spool."""
 
 
 class Welcome(msgspec.Struct, tag="welcome", omit_defaults=True):

@@ -13,6 +13,7 @@
     │   ├── SegmentError                     a journal segment
     │   ├── SpoolError                       a spool file
     │   └── CursorError                      a reader's cursor
+    ├── QueueFullError (BufferError)          only with ``on_full="raise"``
     ├── OwnershipError (RuntimeError)        somebody else delivers to this sink
     └── RunNotFoundError (LookupError)       no run with this id or path
 """
@@ -74,3 +75,7 @@ class OwnershipError(AccelbusError, RuntimeError):
 
 class RunNotFoundError(AccelbusError, LookupError):
     """No run directory for this id or path."""
+
+
+class QueueFullError(AccelbusError, BufferError):
+    """The spool is full; raised by ``log`` only with ``on_full="raise"``."""

@@ -16,11 +16,13 @@ import msgspec
 from accelbus import frame
 from accelbus.control import Hello
 from accelbus.errors import SpoolError
+from accelbus.events import STATUSES
 from accelbus.journal.batch import Batch
 from accelbus.journal.spool_file import (
     CAPACITY_WORD,
     CLOSED_WORD,
     DESCRIPTION_AT,
+    ENDING_WORD,
     HEADER_BYTES,
     LAST_WORD,
     LENGTH_MASK,
@@ -40,6 +42,8 @@ class Remains(NamedTuple):
     last_seq: int
     """Highest sequence number the producer is known to have committed."""
     dropped: dict[str, int]
+    status: str
+    """How the producer said it ends: finished, failed, preempted; empty when it did not say."""
     closed: bool
     """The producer said goodbye and got its last ack."""
 
@@ -83,14 +87,15 @@ def salvage(descriptor: int, *, max_events: int, max_bytes: int) -> Remains:
     header = _check_header(data)
     description = _read_description(data)
     closed = bool(header[CLOSED_WORD])
+    status = STATUSES[header[ENDING_WORD] - 1] if 0 < header[ENDING_WORD] <= len(STATUSES) else ""
     dropped = read_counters(header)
     tail = header[TAIL_WORD]
     if header[CAPACITY_WORD] == 0:
-        return Remains(description, [], max(header[LAST_WORD], (tail >> 24) - 1), dropped, closed)
+        return Remains(description, [], max(header[LAST_WORD], (tail >> 24) - 1), dropped, status, closed)
     first_seq = tail >> 24
     payloads = list(_follow(data, tail & LENGTH_MASK, first_seq))
     batches = list(_in_batches(payloads, first_seq, max_events, max_bytes))
-    return Remains(description, batches, first_seq + len(payloads) - 1, dropped, closed)
+    return Remains(description, batches, first_seq + len(payloads) - 1, dropped, status, closed)
 
 
 def _follow(data: bytes, index: int, seq: int) -> Iterator[bytes]:

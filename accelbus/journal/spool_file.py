@@ -12,6 +12,7 @@ File format, numbers in host byte order (a spool never leaves its host)::
     16     8     tail: sequence number (40 bits) and ring word index (24 bits) of the oldest event that is not acked
     24     8     1 once the producer said goodbye and got its last ack
     32     8     last sequence number (memory queues only; a ring is scanned)
+    40     8     how the producer says it ends: 0 not yet, else 1 + index in `accelbus.events.STATUSES`
     64     256   counters of what was not kept, one word per reason in `accelbus.events.DROP_REASONS`
     1024   4     length of the description
     1028         description: the producer's `Hello`, msgpack
@@ -36,7 +37,7 @@ from typing import Final
 import msgspec
 
 from accelbus.control import Hello
-from accelbus.events import DROP_REASONS
+from accelbus.events import DROP_REASONS, STATUSES
 
 MAGIC: Final = b"ABSPOOL1"
 HEADER_BYTES: Final = 8192
@@ -47,7 +48,7 @@ SKIP: Final = LENGTH_MASK
 MAX_PAYLOAD: Final = LENGTH_MASK - 1
 PAYLOAD_AT: Final = HEADER_BYTES + 8
 """Offset in the file of the payload of the record at ring word 0."""
-CAPACITY_WORD, TAIL_WORD, CLOSED_WORD, LAST_WORD, COUNTERS_WORD = 1, 2, 3, 4, 8
+CAPACITY_WORD, TAIL_WORD, CLOSED_WORD, LAST_WORD, ENDING_WORD, COUNTERS_WORD = 1, 2, 3, 4, 5, 8
 DESCRIPTION_AT: Final = 1024
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,6 +107,10 @@ class SpoolFile:
     def dropped(self) -> dict[str, int]:
         """Return {reason: count} of what was not kept."""
         return read_counters(self.header)
+
+    def mark_ending(self, status: str) -> None:
+        """Say how this producer ends, for whoever finds the file without its process."""
+        self.header[ENDING_WORD] = STATUSES.index(status) + 1
 
     def mark_closed(self) -> None:
         """Say that nothing in here is owed any more."""

@@ -1,0 +1,84 @@
+"""``python -m accelbus.aggregator RUN_DIR --node-dir DIR``: the bus process of one run on this node.
+
+Started by a rank; see `accelbus.client.launch`. Takes the bus lock before it binds, so of several only one stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import anyio
+
+from accelbus.aggregator.server import BusProcess
+from accelbus.aggregator.socket import RouterSocket
+from accelbus.config import Tuning, from_environment
+from accelbus.rundir import RunDir
+
+_log = logging.getLogger(__name__)
+_LOCK_PATIENCE = 1.0
+"""Ranks that look whether a bus process is there hold the lock for an instant."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve one run; 0 also when another process already does."""
+    parser = argparse.ArgumentParser(prog="accelbus.aggregator", description="the bus process of one run on this node")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--node-dir", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    lock = _take_lock(options.node_dir / "bus.lock")
+    if lock is None:
+        return 0
+    tuning = from_environment(Tuning)
+    try:
+        anyio.run(_serve, RunDir(options.run_dir), f"ipc://{options.node_dir / 'bus.sock'}", tuning)
+    finally:
+        os.close(lock)
+    return 0
+
+
+async def _serve(run_dir: RunDir, endpoint: str, tuning: Tuning) -> None:
+    socket = RouterSocket(endpoint, max_message=tuning.frame_bytes, receive_burst=tuning.receive_burst)
+    bus = BusProcess(run_dir, socket, tuning=tuning)
+    _log.info("serving run %s", run_dir.run_id)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_watch_signals, bus)
+            await bus.serve()
+            tasks.cancel_scope.cancel()
+    finally:
+        socket.close()
+    _log.info("leaving run %s", run_dir.run_id)
+
+
+async def _watch_signals(bus: BusProcess) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            first = bus.terminate()
+            _log.info("%s: %s", signal.Signals(number).name, "serving until the ranks are gone, then delivering" if first else "leaving now; everything is kept")
+
+
+def _take_lock(path: Path) -> int | None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline = time.monotonic() + _LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(0.02)
+        else:
+            return descriptor
+
+
+if __name__ == "__main__":
+    sys.exit(main())

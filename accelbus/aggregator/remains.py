@@ -1,0 +1,116 @@
+"""Spools: found on this node, watched for the death of their producer, salvaged."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from accelbus import host
+from accelbus.config import Tuning
+from accelbus.control import Hello
+from accelbus.errors import SpoolError
+from accelbus.journal.salvage import Remains, open_spool, producer_is_gone, salvage
+
+_log = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """A spool file and what its producer said about itself."""
+
+    path: Path
+    hello: Hello
+    descriptor: int
+    gone: bool
+
+
+class SpoolWatch:
+    """Descriptors of the spools of live producers. Kept open, so that unlinking a spool loses nothing."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self._tuning = tuning
+        self._descriptors: dict[bytes, tuple[int, Path]] = {}
+        self._hopeless: set[bytes] = set()
+
+    def watch(self, producer: bytes, path: str | None) -> bool:
+        """Open the spool at *path*; False when it cannot be salvaged."""
+        if producer in self._descriptors:
+            return True
+        if path is None or producer in self._hopeless:
+            return False
+        try:
+            self._descriptors[producer] = (open_spool(path), Path(path))
+        except OSError as error:
+            self._hopeless.add(producer)
+            _log.warning("the spool %s cannot be opened (%s): what its rank has not sent when it is killed is lost", path, error)
+            return False
+        return True
+
+    def is_watched(self, producer: bytes) -> bool:
+        return producer in self._descriptors
+
+    def gone(self) -> list[bytes]:
+        """Return the producers whose record lock could be taken."""
+        return [producer for producer, (descriptor, _) in self._descriptors.items() if self._is_gone(producer, descriptor)]
+
+    def remains(self, producer: bytes) -> Remains | None:
+        """Read what *producer* left; None when its spool is not readable.
+
+        Blocking: reads the whole ring.
+        """
+        descriptor, path = self._descriptors[producer]
+        try:
+            return salvage(descriptor, max_events=self._tuning.overload_frame_events, max_bytes=self._tuning.frame_bytes)
+        except (SpoolError, OSError) as error:
+            _log.warning("the spool %s cannot be read: %s", path, error)
+            return None
+
+    def drop(self, producer: bytes, *, unlink: bool) -> None:
+        """Stop watching; with *unlink* everything in the spool is safe elsewhere."""
+        entry = self._descriptors.pop(producer, None)
+        if entry is None:
+            return
+        descriptor, path = entry
+        if unlink:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        os.close(descriptor)
+
+    def _is_gone(self, producer: bytes, descriptor: int) -> bool:
+        try:
+            return producer_is_gone(descriptor)
+        except OSError as error:
+            if producer not in self._hopeless:
+                self._hopeless.add(producer)
+                _log.warning("no record locks on the file system of a spool (%s): the death of its rank is seen by its silence only", error)
+            return False
+
+
+def spool_directories(tuning: Tuning) -> list[Path]:
+    """Return where producers of this user and node put their spools."""
+    places = [Path(tuning.spool_dir)] if tuning.spool_dir else []
+    tmpfs = host.tmpfs_directory()
+    if tmpfs is not None:
+        places.append(tmpfs)
+    places.append(host.private_directory() / "spool")
+    return places
+
+
+def find_spools(directories: list[Path], tuning: Tuning) -> Iterator[Found]:
+    """Yield every readable spool in *directories*; whoever takes one closes its descriptor."""
+    for path in sorted(path for directory in directories if directory.is_dir() for path in directory.glob("*.spool")):
+        try:
+            descriptor = open_spool(path)
+        except OSError:
+            continue
+        try:
+            gone = producer_is_gone(descriptor)
+            about = salvage(descriptor, max_events=tuning.overload_frame_events, max_bytes=tuning.frame_bytes)
+        except (SpoolError, OSError) as error:
+            os.close(descriptor)
+            _log.debug("%s is not a spool yet, or no more: %s", path, error)
+            continue
+        yield Found(path, about.description, descriptor, gone)

@@ -1,0 +1,183 @@
+"""Producers of one run on this node: who is there, how they ended, and what that makes of the run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from accelbus.control import Hello
+from accelbus.durable import write_atomically
+from accelbus.events import TRAINER, ProducerJoined, ProducerState, worst_status
+from accelbus.journal.attempts import AttemptTable
+
+_log = logging.getLogger(__name__)
+LIVE = ("alive", "silent")
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """One producer. Times are monotonic and of this process; they are not kept."""
+
+    producer: bytes
+    rank: int
+    world_size: int
+    attempt: int
+    role: str
+    host: str
+    pid: int
+    launch: bytes
+    state: str = "alive"
+    """alive, silent, finished, dead"""
+    status: str = ""
+    through_seq: int = 0
+    """Everything up to here is in the run directory."""
+    last_seq: int = 0
+    """Highest sequence number the producer is known to have written."""
+    dropped: dict[str, int] = {}
+    spool: str | None = None
+    salvageable: bool = True
+    ended_ns: int = 0
+
+
+class _Kept(msgspec.Struct):
+    members: list[Member]
+
+
+class Roster:
+    """All producers this node's bus processes have met, kept in a small file so that the next incarnation knows them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._attempts = AttemptTable()
+        self.members: dict[bytes, Member] = {}
+        self.peers: dict[bytes, bytes] = {}
+        """{routing id: producer}"""
+        self.peer_of: dict[bytes, bytes] = {}
+        self.wants_notices: set[bytes] = set()
+        self.heard_at: dict[bytes, float] = {}
+        self._changed = False
+        self._load()
+
+    def join(self, hello: Hello, peer: bytes | None) -> tuple[Member, ProducerJoined | None]:
+        """Take in whoever says *hello*; the record is to be written when the producer is new to the run."""
+        member = self.members.get(hello.producer)
+        joined = None
+        if member is None:
+            attempt = self._attempts.assign(hello.producer, launch=hello.launch, rank=hello.rank, role=hello.role, explicit=hello.attempt)
+            member = Member(
+                producer=hello.producer, rank=hello.rank, world_size=hello.world_size, attempt=attempt, role=hello.role, host=hello.host,
+                pid=hello.pid, launch=hello.launch, spool=hello.spool,
+            )  # fmt: skip
+            self.members[hello.producer] = member
+            joined = ProducerJoined(
+                time.time_ns(), hello.producer, hello.rank, hello.world_size, attempt, hello.role, hello.host, hello.pid, hello.launch
+            )
+        member.through_seq = max(member.through_seq, hello.base_seq - 1)
+        member.last_seq = max(member.last_seq, hello.last_seq)
+        if peer is not None:
+            self._forget_peer(member.producer)
+            self.peers[peer], self.peer_of[member.producer] = member.producer, peer
+            if hello.main:
+                self.wants_notices.add(member.producer)
+        self.heard(member)
+        self._changed = True
+        return member, joined
+
+    def heard(self, member: Member) -> bool:
+        """Note a sign of life; True when the producer had been silent."""
+        self.heard_at[member.producer] = time.monotonic()
+        if member.state == "silent":
+            member.state = "alive"
+            return True
+        return False
+
+    def end(self, member: Member, *, state: str, status: str) -> ProducerState:
+        """Note the end of a producer and return the record of it."""
+        member.state, member.status, member.ended_ns = state, status, time.time_ns()
+        self._attempts.ended(member.producer)
+        self._changed = True
+        return self.state_record(member)
+
+    def fenced_by(self, newer: Member) -> list[Member]:
+        """Return live trainers of the same rank in older attempts: *newer* replaces them."""
+        return [
+            member
+            for member in self.live()
+            if newer.role == member.role == TRAINER and member.rank == newer.rank and member.attempt < newer.attempt
+        ]
+
+    def newly_silent(self, after: float) -> list[Member]:
+        """Mark and return the producers that have said nothing for *after* seconds."""
+        now = time.monotonic()
+        quiet = [m for m in self.live() if m.state == "alive" and now - self.heard_at.get(m.producer, now) > after]
+        for member in quiet:
+            member.state = "silent"
+        return quiet
+
+    def live(self) -> list[Member]:
+        """Return the producers that have not ended."""
+        return [member for member in self.members.values() if member.state in LIVE]
+
+    def trainers(self) -> list[Member]:
+        """Return the trainers of the newest attempt, one per rank: the last to join."""
+        attempts = [member.attempt for member in self.members.values() if member.role == TRAINER]
+        newest = {m.rank: m for m in self.members.values() if m.role == TRAINER and m.attempt == max(attempts)}
+        return [newest[rank] for rank in sorted(newest)]
+
+    def status(self) -> str:
+        """Return the run's status: its worst rank's. Ranks that were stopped because another one failed do not count."""
+        return worst_status([member.status or "killed" for member in self.trainers() if member.state not in LIVE])
+
+    def by_peer(self, peer: bytes) -> Member | None:
+        producer = self.peers.get(peer)
+        return None if producer is None else self.members[producer]
+
+    @staticmethod
+    def state_record(member: Member) -> ProducerState:
+        return ProducerState(time.time_ns(), member.producer, member.state, member.last_seq, member.status, dict(member.dropped))
+
+    def save(self) -> None:
+        """Keep the roster when it changed.
+
+        Raises:
+            OSError: it could not be written; the change is kept for the next try.
+        """
+        if self._changed:
+            write_atomically(self._path, msgspec.json.encode(_Kept(list(self.members.values()))))
+            self._changed = False
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Return what ``status.json`` says of the producers."""
+        now = time.monotonic()
+        return [
+            {
+                "rank": m.rank, "attempt": m.attempt, "role": m.role, "host": m.host, "pid": m.pid, "state": m.state, "status": m.status,
+                "logged": max(m.last_seq, m.through_seq), "acked": m.through_seq, "dropped": m.dropped, "producer": m.producer.hex(),
+                "heard_s": round(now - self.heard_at[m.producer], 1) if m.producer in self.heard_at else None, "salvageable": m.salvageable,
+            }
+            for m in sorted(self.members.values(), key=lambda m: (m.attempt, m.role, m.rank))
+        ]  # fmt: skip
+
+    def _load(self) -> None:
+        try:
+            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.MsgspecError) as error:
+            _log.warning("%s cannot be read (%s); producers are met anew", self._path, error)
+            return
+        for member in kept.members:
+            self.members[member.producer] = member
+            self._attempts.learn(member.producer, launch=member.launch, rank=member.rank, role=member.role, attempt=member.attempt)
+            if member.state not in LIVE:
+                self._attempts.ended(member.producer)
+            else:
+                self.heard_at[member.producer] = time.monotonic()
+
+    def _forget_peer(self, producer: bytes) -> None:
+        peer = self.peer_of.pop(producer, None)
+        if peer is not None:
+            self.peers.pop(peer, None)

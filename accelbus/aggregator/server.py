@@ -1,0 +1,404 @@
+"""Frames and control messages in, acks out; and the life of one run's bus process on this node."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import msgspec
+
+from accelbus import control, frame, host
+from accelbus.aggregator.ledger import Ledger
+from accelbus.aggregator.remains import SpoolWatch, find_spools, spool_directories
+from accelbus.aggregator.roster import LIVE, Member, Roster
+from accelbus.aggregator.socket import RouterSocket
+from accelbus.config import Tuning
+from accelbus.delivery.supervisor import Supervisor
+from accelbus.durable import write_atomically
+from accelbus.errors import CorruptDataError, FrameError
+from accelbus.events import TRAINER, RunClosed
+from accelbus.journal.salvage import Remains
+from accelbus.rundir import RunDir, RunRecord
+
+_log = logging.getLogger(__name__)
+_NOTICES_KEPT = 100
+_NOBODY_CAME = 60.0
+"""Seconds after which a bus process that no producer ever reached leaves."""
+
+
+class BusProcess:
+    """Serves one run on one node until it is finished and delivered."""
+
+    def __init__(self, run_dir: RunDir, socket: RouterSocket, *, tuning: Tuning) -> None:
+        self._run_dir = run_dir
+        self._tuning = tuning
+        self._socket = socket
+        network = host.is_on_network(run_dir.path)
+        self._ledger = Ledger(run_dir.journal, ack_after_sync=network, tuning=tuning)
+        self._roster = Roster(run_dir.path / f"producers-{host.name()}.json")
+        self._watch = SpoolWatch(tuning)
+        self._record: RunRecord | None = None
+        self._offered: dict[int, dict[str, Any]] = {}
+        self._supervisor: Supervisor | None = None
+        self._notices: list[control.Notice] = []
+        self._started = time.monotonic()
+        self._closed_at: float | None = None
+        self._terminating_at: float | None = None
+        self._bad_frames = 0
+        self._done = anyio.Event()
+        self._asked_again: dict[bytes, float] = {}
+        self._parents: dict[bytes, tuple[int, float]] = {}
+        """{producer: pid and start time of its launcher}"""
+
+    # --- life
+
+    async def serve(self) -> None:
+        """Run until everything is delivered, nobody needs this process any more, or it was told to end and had its grace."""
+        await self._adopt()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._receive)
+            tasks.start_soon(self._ledger.keep_synced)
+            tasks.start_soon(self._ledger.keep_time)
+            tasks.start_soon(self._watch_producers)
+            tasks.start_soon(self._start_delivery, tasks)
+            tasks.start_soon(self._report)
+            tasks.start_soon(self._decide_when_to_leave)
+            await self._done.wait()
+            await self._leave()
+            tasks.cancel_scope.cancel()
+
+    def terminate(self) -> bool:
+        """Leave once the ranks are gone and the sinks are up to date, within the grace; False when that was asked before."""
+        if self._terminating_at is not None:
+            self._done.set()
+            return False
+        self._terminating_at = time.monotonic()
+        return True
+
+    async def _leave(self) -> None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(self._tuning.exit_timeout):
+            if self._supervisor is not None:
+                self._tell_sink_states()
+                await self._supervisor.stop()
+            await self._ledger.sync()
+            await self._write_status("left")
+        self._ledger.close()
+
+    async def _decide_when_to_leave(self) -> None:
+        tuning = self._tuning
+        while True:
+            await anyio.sleep(0.1)
+            now = time.monotonic()
+            if self._closed_at is not None and (self._is_delivered() or now - self._closed_at > tuning.linger):
+                self._done.set()
+            elif self._terminating_at is not None and not self._roster.live() and now - self._terminating_at > tuning.drain_grace:
+                self._done.set()
+            elif not self._roster.members and now - self._started > _NOBODY_CAME:
+                self._done.set()
+
+    def _is_delivered(self) -> bool:
+        if self._record is not None and (self._record.mode != "online" or not self._record.sinks):
+            return True
+        if self._supervisor is None:
+            return False
+        states = self._supervisor.states()
+        return bool(states) and all(state.state == "finished" for state in states.values())
+
+    # --- receiving
+
+    async def _receive(self) -> None:
+        while True:
+            messages = await self._socket.receive()
+            frames: list[bytes] = []
+            events = 0
+            through: dict[bytes, tuple[bytes, int]] = {}  # {producer: (peer, last seq to ack)}
+            for peer, raw in messages:
+                checked = self._check(raw)
+                if checked is None:
+                    continue
+                if checked.kind >= frame.CONTROL:
+                    await self._handle(peer, checked)
+                    continue
+                member = self._roster.by_peer(peer)
+                if member is None or member.producer != checked.producer:
+                    self._ask_who(peer)
+                    continue
+                self._roster.heard(member)
+                known = through[member.producer][1] if member.producer in through else member.through_seq
+                if checked.first_seq > known + 1:
+                    # Something in between was lost on the way; acking this one would free what never came.
+                    self._ask_who(peer)
+                    continue
+                if checked.last_seq > known:
+                    frames.append(raw)
+                    events += checked.last_seq - known
+                through[member.producer] = (peer, max(known, checked.last_seq))
+            if through:
+                await self._store(frames, events, through)
+            await anyio.lowlevel.checkpoint()
+
+    async def _store(self, frames: list[bytes], events: int, through: dict[bytes, tuple[bytes, int]]) -> None:
+        if not await self._ledger.append(frames, events):
+            return
+        for producer, (peer, last) in through.items():
+            member = self._roster.members[producer]
+            member.through_seq = max(member.through_seq, last)
+            member.last_seq = max(member.last_seq, last)
+            self._send(peer, control.Ack(member.through_seq, self._tuning.credit_bytes, self._flush_interval))
+
+    def _check(self, raw: bytes) -> frame.Frame | None:
+        try:
+            return frame.parse(raw)
+        except FrameError as error:
+            self._bad_frames += 1
+            # The first, the tenth, the hundredth, …
+            if str(self._bad_frames).strip("0") == "1":
+                _log.warning("dropped a frame that fails its check, number %d: %s", self._bad_frames, error)
+            return None
+
+    def _ask_who(self, peer: bytes) -> None:
+        now = time.monotonic()
+        if now - self._asked_again.get(peer, float("-inf")) > 0.2:  # noqa: PLR2004  once per burst, not per frame
+            self._asked_again = {p: at for p, at in self._asked_again.items() if now - at < 1.0} | {peer: now}
+            self._send(peer, control.WhoAreYou())
+
+    async def _handle(self, peer: bytes, checked: frame.Frame) -> None:
+        try:
+            message = control.unpack(checked)
+        except FrameError as error:
+            self._bad_frames += 1
+            _log.warning("ignored a control message: %s", error)
+            return
+        if isinstance(message, control.Hello):
+            await self._welcome(peer, message)
+            return
+        member = self._roster.by_peer(peer)
+        if member is None:
+            self._ask_who(peer)
+            return
+        if self._roster.heard(member):
+            self._ledger.record(self._roster.state_record(member))
+        match message:
+            case control.Heartbeat():
+                member.last_seq = max(member.last_seq, message.last_seq)
+                member.dropped = message.dropped
+            case control.Bye():
+                await self._say_goodbye(peer, member, message)
+            case _:
+                self._bad_frames += 1
+
+    async def _welcome(self, peer: bytes, hello: control.Hello) -> None:
+        if hello.run_id != self._run_dir.run_id:
+            self._send(peer, control.Refused(f"this bus process serves run {self._run_dir.run_id!r}, not {hello.run_id!r}"))
+            return
+        member = self._take_in(hello, peer)
+        if member.state not in LIVE:
+            # It was taken for dead, or it says hello again after its goodbye; either way it is here.
+            member.state, member.status = "alive", ""
+            self._ledger.record(self._roster.state_record(member))
+        self._closed_at = None
+        await self._save_roster()
+        if hello.record is not None:
+            self._offered[hello.rank] = hello.record
+        self._send(peer, control.Welcome(self._ledger.incarnation, member.attempt, member.through_seq + 1, self._tuning.credit_bytes, self._flush_interval))
+        if hello.main:
+            for notice in self._notices:
+                self._send(peer, notice)
+            self._tell_sink_states()
+
+    def _take_in(self, hello: control.Hello, peer: bytes | None) -> Member:
+        member, joined = self._roster.join(hello, peer)
+        if joined is not None:
+            self._ledger.record(joined)
+            for older in self._roster.fenced_by(member):
+                self._ledger.record(self._roster.end(older, state="dead", status="killed"))
+                if older.producer in self._roster.peer_of:
+                    self._send(self._roster.peer_of[older.producer], control.Refused(f"attempt {member.attempt} has started with a new rank {older.rank} on {member.host}, pid {member.pid}"))
+        if hello.host == host.name():
+            parent = host.parent_of(hello.pid)
+            if parent is not None and (started := host.process_start_time(parent)) is not None:
+                self._parents[member.producer] = (parent, started)
+            member.salvageable = self._watch.watch(member.producer, hello.spool)
+        return member
+
+    async def _say_goodbye(self, peer: bytes, member: Member, message: control.Bye) -> None:
+        member.last_seq = max(member.last_seq, message.final_seq)
+        member.dropped = message.dropped
+        if member.through_seq < message.final_seq:
+            self._ask_who(peer)
+            return
+        if member.state in LIVE:
+            self._ledger.record(self._roster.end(member, state="finished", status=message.status))
+        if not (await self._ledger.append([]) and await self._ledger.sync()):
+            return
+        await self._save_roster()
+        self._send(peer, control.Ack(member.through_seq, self._tuning.credit_bytes, self._flush_interval, final=True))
+        self._watch.drop(member.producer, unlink=True)
+
+    @property
+    def _flush_interval(self) -> float:
+        """20 Hz for a few producers, 1 Hz for ten thousand."""
+        return max(self._tuning.pump_interval, len(self._roster.peers) / 10_000)
+
+    def _send(self, peer: bytes, message: control.Message) -> None:
+        self._socket.send(peer, control.pack(message, producer=self._ledger.incarnation))
+
+    # --- producers that say nothing
+
+    async def _adopt(self) -> None:
+        """Take in the producers whose spools lie on this node: earlier incarnations of this process knew them."""
+        found = await anyio.to_thread.run_sync(lambda: list(find_spools(spool_directories(self._tuning), self._tuning)))
+        for spool in found:
+            spool.hello.spool = str(spool.path)
+            if Path(spool.hello.run_dir) == self._run_dir.path:
+                member = self._take_in(spool.hello, None)
+                if member.state not in LIVE:
+                    self._watch.drop(member.producer, unlink=True)
+        for spool in found:
+            os.close(spool.descriptor)
+        await self._ledger.append([])
+
+    async def _watch_producers(self) -> None:
+        tuning = self._tuning
+        while True:
+            await anyio.sleep(tuning.probe_interval)
+            for producer in self._watch.gone():
+                await self._bury(self._roster.members[producer])
+            for member in self._roster.live():
+                if not self._watch.is_watched(member.producer) and member.host == host.name() and not host.process_exists(member.pid):
+                    self._ledger.record(self._roster.end(member, state="dead", status="killed"))
+            for member in self._roster.newly_silent(tuning.silent_after):
+                _log.warning("rank %d (%s, pid %d) has been silent for %.0f s", member.rank, member.host, member.pid, tuning.silent_after)
+                self._ledger.record(self._roster.state_record(member))
+            await self._close_when_over()
+            await self._ledger.append([])
+            await self._save_roster()
+
+    async def _bury(self, member: Member) -> None:
+        """The producer's lock could be taken: bring what it left into the journal."""
+        remains = await anyio.to_thread.run_sync(self._watch.remains, member.producer)
+        if remains is None:
+            self._ledger.record(self._roster.end(member, state="dead", status="killed"))
+            self._watch.drop(member.producer, unlink=False)
+            return
+        batches = [batch for batch in remains.batches if batch.last_seq > member.through_seq]
+        frames = [batch.to_frame(member.producer, member.launch) for batch in batches]
+        if not await self._ledger.append(frames, sum(batch.count for batch in batches)):
+            return  # the next round tries again
+        if batches:
+            member.through_seq = batches[-1].last_seq
+        self._note_end(member, remains)
+        if await self._ledger.append([]) and await self._ledger.sync():
+            self._watch.drop(member.producer, unlink=True)
+        if batches:
+            _log.warning("rank %d is gone; %d events salvaged from its spool", member.rank, sum(batch.count for batch in batches))
+
+    def _note_end(self, member: Member, remains: Remains) -> None:
+        member.last_seq = max(member.last_seq, remains.last_seq)
+        member.dropped = remains.dropped
+        if member.state in LIVE:
+            said_so = bool(remains.status)
+            record = self._roster.end(member, state="finished" if said_so else "dead", status=remains.status or "killed")
+            self._ledger.record(record)
+
+    async def _close_when_over(self) -> None:
+        """Close the run when every rank has ended and its launcher will not bring one back."""
+        trainers = self._roster.trainers()
+        if self._closed_at is not None or self._roster.live() or not self._roster.members:
+            return
+        complete = len(trainers) == max((member.world_size for member in trainers), default=0)
+        orderly = complete and all(member.state == "finished" for member in trainers)
+        newest_end = max((member.ended_ns for member in self._roster.members.values()), default=0) / 1e9
+        if not orderly and time.time() - newest_end < self._grace(trainers):
+            return
+        self._ledger.record(RunClosed(time.time_ns(), self._roster.status()))
+        if await self._ledger.append([]) and await self._ledger.sync():
+            self._closed_at = time.monotonic()
+
+    def _grace(self, trainers: list[Member]) -> float:
+        """How long a run without every rank's goodbye stays open: only while somebody may restart the ranks."""
+        parents = {self._parents.get(member.producer) for member in trainers}
+        alive = any(parent is not None and host.process_start_time(parent[0]) == parent[1] for parent in parents)
+        return self._tuning.restart_grace if alive else 0.5
+
+    # --- delivery and reporting
+
+    async def _start_delivery(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Wait for the run's record, rank 0's or after a grace the lowest rank's, then start the sinks."""
+        while self._record is None:
+            self._record = self._find_record()
+            if self._record is None:
+                await anyio.sleep(0.05)
+        if self._record.mode != "online" or not self._record.sinks:
+            return
+        self._supervisor = Supervisor(self._run_dir, self._record, tuning=self._tuning, on_notice=self._notify)
+        tasks.start_soon(self._supervisor.run)
+
+    def _find_record(self) -> RunRecord | None:
+        try:
+            record = self._run_dir.read_record()
+        except CorruptDataError as error:
+            _log.warning("%s", error)
+            record = None
+        if record is None and self._offered and time.monotonic() - self._started > self._tuning.settings_grace:
+            rank = min(self._offered)
+            _log.warning("rank 0's settings did not come within %.0f s: rank %d's are used", self._tuning.settings_grace, rank)
+            record = msgspec.convert(self._offered[rank], RunRecord)
+            self._run_dir.write_record(record)
+        return record
+
+    def _notify(self, level: str, text: str, sink: str) -> None:
+        notice = control.Notice(level, text, sink)
+        self._notices = [*self._notices, notice][-_NOTICES_KEPT:]
+        for producer in self._roster.wants_notices & self._roster.peer_of.keys():
+            self._send(self._roster.peer_of[producer], notice)
+
+    def _tell_sink_states(self) -> None:
+        states: dict[str, Any] = {}
+        if self._supervisor is not None:
+            states = {name: msgspec.to_builtins(state) for name, state in self._supervisor.states().items()}
+        elif self._record is None:
+            return
+        for producer in self._roster.wants_notices & self._roster.peer_of.keys():
+            self._send(self._roster.peer_of[producer], control.SinkStates(states))
+
+    async def _report(self) -> None:
+        next_status = 0.0
+        while True:
+            ending = any(member.state == "finished" for member in self._roster.members.values())
+            await anyio.sleep(0.1 if ending else self._tuning.status_interval)
+            self._tell_sink_states()
+            if time.monotonic() >= next_status:
+                next_status = time.monotonic() + self._tuning.status_interval
+                await self._write_status("closed" if self._closed_at is not None else "open")
+
+    async def _write_status(self, state: str) -> None:
+        sinks = {} if self._supervisor is None else {name: msgspec.to_builtins(s) for name, s in self._supervisor.states().items()}
+        status = {
+            "run_id": self._run_dir.run_id,
+            "state": state,
+            "status": self._roster.status() if self._closed_at is not None else "running",
+            "updated_ns": time.time_ns(),
+            "bus": {
+                "pid": os.getpid(), "host": host.name(), "disk_failing": self._ledger.is_failing, "bad_frames": self._bad_frames + self._socket.malformed,
+                **self._ledger.statistics(),
+            },
+            "ranks": self._roster.snapshot(),
+            "sinks": sinks,
+        }  # fmt: skip
+        try:
+            await anyio.to_thread.run_sync(write_atomically, self._run_dir.status_path, msgspec.json.encode(status))
+        except OSError as error:
+            _log.debug("status.json: %s", error)
+
+    async def _save_roster(self) -> None:
+        try:
+            await anyio.to_thread.run_sync(self._roster.save)
+        except OSError as error:
+            _log.debug("the list of producers could not be written: %s", error)

@@ -1,0 +1,106 @@
+"""Find this node's bus process, and start one when there is none.
+
+Whichever rank first takes the start lock starts it; the others wait. The bus process takes the bus lock before it binds, so two
+that start at the same instant end as one. Both locks are record locks: they go with their process, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from accelbus import host
+from accelbus.config import PREFIX, Tuning
+from accelbus.rundir import RunDir
+
+BUS_LOCK = "bus.lock"
+START_LOCK = "start.lock"
+SOCKET = "bus.sock"
+
+
+def node_directory(run_dir: RunDir, tuning: Tuning) -> Path:
+    """Return this node's private directory of the run: sockets, locks. Made if needed.
+
+    Raises:
+        OSError: no directory that is ours can be made.
+    """
+    base = Path(tuning.socket_dir) if tuning.socket_dir else host.private_directory()
+    directory = base / hashlib.blake2b(os.fsencode(run_dir.path.absolute()), digest_size=8).hexdigest()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
+
+
+class BusLauncher:
+    """Starts the bus process of one run on this node."""
+
+    def __init__(self, run_dir: RunDir, directory: Path) -> None:
+        self._run_dir = run_dir
+        self._directory = directory
+        self._start_lock: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+
+    @property
+    def endpoint(self) -> str:
+        return f"ipc://{self._directory / SOCKET}"
+
+    def ensure(self) -> None:
+        """Start the bus process unless one runs or somebody is starting one. Returns at once.
+
+        Raises:
+            OSError: the process cannot be started (no memory, no more processes); try again later.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._start_lock is None:
+            self._start_lock = _try_lock(self._directory / START_LOCK)
+            if self._start_lock is None:
+                return
+        probe = _try_lock(self._directory / BUS_LOCK)
+        if probe is None:
+            return
+        os.close(probe)
+        self._process = self._spawn()
+        self.starts += 1
+
+    def settled(self) -> None:
+        """A bus process answered: let others start the next one."""
+        if self._start_lock is not None:
+            os.close(self._start_lock)
+            self._start_lock = None
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        run_path = self._run_dir.path.absolute()
+        command = [sys.executable, "-P", "-m", "accelbus.aggregator", str(run_path), "--node-dir", str(self._directory)]
+        with open(self._run_dir.logs / f"bus-{host.name()}.log", "ab") as log:
+            return subprocess.Popen(  # noqa: S603  our own module
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=_environment()
+            )
+
+
+def _environment() -> dict[str, str]:
+    """The rank's environment, with accelbus importable wherever this one came from."""
+    package = str(Path(__file__).resolve().parents[2])
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if package not in paths:
+        paths.append(package)
+    # The rank's own settings must not leak into a process that serves every rank.
+    own = {PREFIX + "SPOOL_DIR", PREFIX + "SOCKET_DIR"}
+    return {key: value for key, value in os.environ.items() if key not in own} | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _try_lock(path: Path) -> int | None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return descriptor

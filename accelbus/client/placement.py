@@ -1,0 +1,93 @@
+"""Where a producer's spool goes: tmpfs if it fits, else a disk, else memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from accelbus import host
+from accelbus.client.pump import Wake
+from accelbus.config import MIB, Tuning
+from accelbus.control import Hello
+from accelbus.journal.memory_queue import MemoryQueue
+from accelbus.journal.spool import Spool
+from accelbus.journal.spool_file import SpoolFile
+
+_log = logging.getLogger(__name__)
+_SHARE = 4
+"""All rings of the node together take at most a quarter of what is free: data loaders live there too."""
+_PAGE = 4096
+
+
+class Placed(NamedTuple):
+    queue: Spool | MemoryQueue
+    where: str
+    """tmpfs, disk, memory"""
+
+
+def place(hello: Hello, *, durability: str, tuning: Tuning, wake: Wake) -> Placed:
+    """Return the queue of a new producer. Never fails: memory is the last resort, and said so."""
+    name = f"{hello.producer.hex()}.spool"
+    if durability == "memory":
+        return _in_memory(hello, name, tuning, wake)
+    for where, directory, capacity in _candidates(hello, tuning):
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = SpoolFile(directory / name, capacity=capacity, description=_placed(hello, directory / name))
+        except OSError as error:
+            _log.info("no spool in %s: %s", directory, error)
+            continue
+        if where == "disk" and tuning.spool_dir is None:
+            _log.warning("the spool of rank %d is on disk (%s): no tmpfs with room for it; log() may take longer under disk load", hello.rank, directory)
+        return Placed(Spool(file, wake=wake.set), where)
+    _log.warning("no room for a spool of rank %d anywhere: what a SIGKILL finds in memory is lost", hello.rank)
+    return _in_memory(hello, name, tuning, wake)
+
+
+def _candidates(hello: Hello, tuning: Tuning) -> list[tuple[str, Path, int]]:
+    if tuning.spool_dir is not None:
+        directory = Path(tuning.spool_dir)
+        return [("disk", directory, capacity) for capacity in (_fitting(directory, hello, tuning), tuning.spool_min_bytes) if capacity]
+    candidates = []
+    tmpfs = host.tmpfs_directory()
+    if tmpfs is not None and (capacity := _fitting(tmpfs, hello, tuning)):
+        candidates.append(("tmpfs", tmpfs, capacity))
+    candidates.append(("disk", host.private_directory() / "spool", tuning.spool_bytes))
+    return candidates
+
+
+def _fitting(directory: Path, hello: Hello, tuning: Tuning) -> int:
+    """Return the ring size with which all local ranks fit into their share of *directory*, 0 when even the smallest does not."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        free = os.statvfs(directory)
+    except OSError:
+        return 0
+    # Other ranks may have placed theirs already; their share must not shrink ours.
+    placed = sum(entry.stat().st_size for entry in directory.glob("*.spool"))
+    share = (free.f_bavail * free.f_frsize + placed) // _SHARE
+    each = min(tuning.spool_bytes, share // max(hello.local_world_size, 1))
+    whole = MIB if each >= MIB else _PAGE
+    return each // whole * whole if each >= min(tuning.spool_min_bytes, tuning.spool_bytes) else 0
+
+
+def _in_memory(hello: Hello, name: str, tuning: Tuning, wake: Wake) -> Placed:
+    file = None
+    for directory in (Path(tuning.spool_dir) if tuning.spool_dir else host.tmpfs_directory(), host.private_directory() / "spool"):
+        if directory is None:
+            continue
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = SpoolFile(directory / name, capacity=0, description=_placed(hello, directory / name))
+            break
+        except OSError as error:
+            _log.info("no file that proves this producer alive in %s: %s", directory, error)
+    return Placed(MemoryQueue(file, max_bytes=tuning.memory_bytes, wake=wake.set), "memory")
+
+
+def _placed(hello: Hello, path: Path) -> Hello:
+    return msgspec.structs.replace(hello, spool=str(path), record=None)

@@ -1,0 +1,370 @@
+"""The pump: one thread per producer that moves events from the spool to the bus process, or to the run directory.
+
+It wakes about twenty times a second, never per event, and holds the GIL for less than 60 µs at a time while the ring is not
+filling up. Nothing it does can delay `Run.log`: the two share only the spool.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import zmq
+
+from accelbus import control, frame
+from accelbus.client.launch import BusLauncher
+from accelbus.config import Tuning
+from accelbus.errors import FrameError
+from accelbus.journal.memory_queue import MemoryQueue
+from accelbus.journal.segments import JournalWriter
+from accelbus.journal.spool import Spool
+
+_log = logging.getLogger(__name__)
+_PRESSED = 0.25
+"""Fill of the ring from which frames get larger and the pump stops sleeping."""
+_NEARLY_FULL = 0.5
+"""Fill of the ring from which events go to the run directory when acks do not keep up."""
+_NO_PROGRESS = 0.2
+"""Seconds without an ack that count as not keeping up, when the ring is nearly full."""
+
+
+class Wake:
+    """Wakes one waiting thread; `set` may be called from anywhere, a signal handler included, and never waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Let the waiting thread, or the next wait, return at once."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            return  # already set
+
+    def wait(self, timeout: float) -> None:
+        """Return when set, or after *timeout* seconds."""
+        self._lock.acquire(timeout=timeout)
+
+
+class Spill:
+    """A writer of its own in the run's journal: what is written and synced there needs no ack any more."""
+
+    def __init__(self, make_writer: Callable[[], JournalWriter], *, max_bytes: int) -> None:
+        self._make_writer = make_writer
+        self._writer: JournalWriter | None = None
+        self._max_bytes = max_bytes
+        self.written = 0
+        self.frames = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self.written < self._max_bytes
+
+    def write(self, frames: list[bytes]) -> None:
+        """Append *frames* and sync.
+
+        Raises:
+            OSError: not safe; the events stay in the spool.
+        """
+        if self._writer is None:
+            self._writer = self._make_writer()
+        self._writer.append(frames)
+        self._writer.sync()
+        self.written += sum(map(len, frames))
+        self.frames += len(frames)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Sent(NamedTuple):
+    last_seq: int
+    size: int
+    at: float
+
+
+class Producer(Protocol):
+    """What the pump needs to know about whoever appends; see `accelbus.client.run`."""
+
+    def hello(self, base_seq: int, last_seq: int) -> control.Hello: ...
+    def dropped(self) -> dict[str, int]: ...
+
+
+class Pump(threading.Thread):
+    """Owns the socket; every method but `run` may be called from other threads and returns at once."""
+
+    def __init__(
+        self,
+        queue: Spool | MemoryQueue,
+        producer: Producer,
+        *,
+        wake: Wake,
+        endpoint: str,
+        launcher: BusLauncher | None,
+        spill: Spill,
+        tuning: Tuning,
+        on_notice: Callable[[control.Notice], None],
+    ) -> None:
+        super().__init__(name="accelbus-pump", daemon=True)
+        self._queue = queue
+        self._producer = producer
+        self._wake = wake
+        self._endpoint = endpoint
+        self._launcher = launcher
+        self._spill = spill
+        self._tuning = tuning
+        self._on_notice = on_notice
+        first = producer.hello(1, 0)
+        self._id, self._launch = first.producer, first.launch
+
+        self._open = False  # welcomed
+        self._server: bytes | None = None
+        self._credit = tuning.credit_bytes
+        self._interval = tuning.pump_interval
+        self._in_flight: deque[_Sent] = deque()
+        self._bytes_in_flight = 0
+        self._unsent: tuple[bytes, int] | None = None
+        self._said_hello_at = self._ensured_at = self._heartbeat_at = self._spill_failed_at = float("-inf")
+        self._progress_at = time.monotonic()
+        self._goodbye: control.Bye | None = None
+        self._said_goodbye = False
+        self._stopping = False
+        self.final = threading.Event()
+        """The bus process has everything, synced, and knows that nothing follows."""
+        self.refused: str | None = None
+        self.sink_states: dict[str, Any] | None = None
+        self.attempt: int | None = None
+        self.counters = {"frames": 0, "resent": 0, "hellos": 0, "reconnects": 0, "spilled": 0, "spill_errors": 0, "bad_frames": 0}
+
+    # --- called by other threads
+
+    @property
+    def connected(self) -> bool:
+        return self._open
+
+    def say_goodbye(self, status: str) -> None:
+        """Drain, then say that nothing follows; `final` is set when the bus process confirmed."""
+        self._goodbye = control.Bye(self._queue.last_seq, status)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread soon, whatever is left."""
+        self._stopping = True
+        self._wake.set()
+
+    # --- the thread
+
+    def run(self) -> None:
+        context = zmq.Context(io_threads=1)
+        try:
+            with context.socket(zmq.DEALER) as socket:
+                self._configure(socket)
+                while not self._stopping:
+                    self._turn(socket)
+        finally:
+            context.term()
+            self._spill.close()
+
+    def _configure(self, socket: zmq.Socket[bytes]) -> None:
+        # LINGER 0: our own goodbye waits for the ack; libzmq's linger proves nothing.
+        socket.setsockopt(zmq.LINGER, 0)
+        # Queue to a completed connection only: while there is none, the spool is the queue.
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.SNDHWM, 64)
+        socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
+        socket.setsockopt(zmq.MAXMSGSIZE, self._tuning.frame_bytes + frame.HEADER_BYTES)
+        socket.connect(self._endpoint)
+
+    def _turn(self, socket: zmq.Socket[bytes]) -> None:
+        busy = self._pressed or self._goodbye is not None
+        if busy and (self._in_flight or self._goodbye is not None):
+            # An ack is what helps now: wait for it on the socket, not for the next tick.
+            socket.poll(5 if self._open else 20)
+        elif not busy:
+            self._wake.wait(self._interval)
+        now = time.monotonic()
+        self._receive(socket)
+        if self.refused is None:
+            self._greet(socket, now)
+            self._send_events(socket, now)
+            self._heartbeat(socket, now)
+        self._spill_when_needed(now)
+        if self._goodbye is not None:
+            self._send_goodbye(socket)
+
+    @property
+    def _pressed(self) -> bool:
+        return self._queue.fill > _PRESSED
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        for _ in range(64):
+            try:
+                raw = socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = control.unpack(frame.parse(raw))
+            except FrameError as error:
+                self.counters["bad_frames"] += 1
+                _log.debug("ignored a message from the bus process: %s", error)
+                continue
+            self._handle(message)
+
+    def _handle(self, message: control.Message) -> None:
+        match message:
+            case control.Ack():
+                self._set_pace(message)
+                self._release(message.through_seq)
+                if message.final:
+                    self.final.set()
+            case control.Welcome():
+                self._welcomed(message)
+            case control.WhoAreYou():
+                self._open = False
+                self._said_hello_at = float("-inf")
+            case control.Refused():
+                self.refused = message.reason
+                _log.warning("the bus process refused this producer: %s; events go to the run directory", message.reason)
+            case control.Notice():
+                self._on_notice(message)
+            case control.SinkStates():
+                self.sink_states = message.sinks
+            case _:
+                self.counters["bad_frames"] += 1
+
+    def _welcomed(self, message: control.Welcome) -> None:
+        if self._launcher is not None:
+            self._launcher.settled()
+        if self._server is not None and self._server != message.server:
+            self.counters["reconnects"] += 1
+        self._open, self._server, self.attempt = True, message.server, message.attempt
+        self._set_pace(message)
+        self._release(message.resume_from - 1)
+        self._go_back()
+
+    def _set_pace(self, message: control.Welcome | control.Ack) -> None:
+        self._credit = message.credit_bytes
+        # Jitter, so that ranks that started together do not flush together.
+        self._interval = message.flush_interval * random.uniform(0.9, 1.0)  # noqa: S311
+
+    def _release(self, through_seq: int) -> None:
+        before = self._queue.released_seq
+        if self._queue.release(through_seq) > before:
+            self._progress_at = time.monotonic()
+        while self._in_flight and self._in_flight[0].last_seq <= through_seq:
+            self._bytes_in_flight -= self._in_flight.popleft().size
+
+    def _go_back(self) -> None:
+        """Send everything that is not acked again."""
+        self.counters["resent"] += len(self._in_flight)
+        self._in_flight.clear()
+        self._bytes_in_flight = 0
+        self._unsent = None
+        self._queue.rewind()
+
+    def _greet(self, socket: zmq.Socket[bytes], now: float) -> None:
+        overdue = self._in_flight and now - self._in_flight[0].at > self._tuning.ack_timeout
+        if overdue and now - self._said_hello_at > self._tuning.ack_timeout:
+            self._open = False
+            self._said_hello_at = float("-inf")
+        if self._open:
+            return
+        if now - self._said_hello_at > self._tuning.bus_retry_interval:
+            hello = self._producer.hello(self._queue.released_seq + 1, self._queue.last_seq)
+            if self._send(socket, hello):
+                self._said_hello_at = now
+                self.counters["hellos"] += 1
+        if self._launcher is not None and now - self._ensured_at > self._tuning.bus_retry_interval:
+            self._ensured_at = now
+            try:
+                self._launcher.ensure()
+            except OSError as error:
+                _log.warning("the bus process cannot be started (%s); events go to the run directory", error)
+
+    def _send_events(self, socket: zmq.Socket[bytes], now: float) -> None:
+        tuning = self._tuning
+        while self._open and self._bytes_in_flight < self._credit:
+            if self._unsent is None:
+                count = tuning.overload_frame_events if self._pressed else tuning.frame_events
+                batch = self._queue.take(count, tuning.frame_bytes)
+                if batch is None:
+                    return
+                self._unsent = (batch.to_frame(self._id, self._launch), batch.last_seq)
+            raw, last_seq = self._unsent
+            if not self._send_raw(socket, raw):
+                return
+            self._unsent = None
+            self._in_flight.append(_Sent(last_seq, len(raw), now))
+            self._bytes_in_flight += len(raw)
+            self.counters["frames"] += 1
+            if not self._pressed:
+                time.sleep(0)  # between chunks, whoever waits for the GIL gets it
+
+    def _heartbeat(self, socket: zmq.Socket[bytes], now: float) -> None:
+        if self._open and now - self._heartbeat_at > self._tuning.heartbeat_interval:
+            self._heartbeat_at = now
+            self._send(socket, control.Heartbeat(self._queue.last_seq, self._producer.dropped()))
+
+    def _send_goodbye(self, socket: zmq.Socket[bytes]) -> None:
+        goodbye = self._goodbye
+        if goodbye is None or self._said_goodbye or not self._open or self._queue.released_seq < goodbye.final_seq:
+            return
+        goodbye.dropped = self._producer.dropped()
+        self._said_goodbye = self._send(socket, goodbye)
+
+    def _spill_when_needed(self, now: float) -> None:
+        """Write what nobody acked to the run directory, which outlives this node."""
+        queue, tuning = self._queue, self._tuning
+        if queue.released_seq >= queue.last_seq:
+            self._progress_at = now
+            return
+        stalled = now - self._progress_at
+        needed = stalled > tuning.spill_after or (queue.fill > _NEARLY_FULL and stalled > _NO_PROGRESS)
+        if not needed or now - self._spill_failed_at < tuning.disk_retry_interval or not self._spill.has_room:
+            return
+        try:
+            self._spill_all()
+        except OSError as error:
+            self._spill_failed_at = now
+            if not self.counters["spill_errors"]:
+                _log.warning("events cannot be written to the run directory (%s); they stay in memory until it works", error)
+            self.counters["spill_errors"] += 1
+            self._go_back()
+
+    def _spill_all(self) -> None:
+        self._go_back()
+        while self._spill.has_room:
+            frames, last, size = [], 0, 0
+            while size < self._tuning.frame_bytes:
+                batch = self._queue.take(self._tuning.overload_frame_events, self._tuning.frame_bytes)
+                if batch is None:
+                    break
+                frames.append(batch.to_frame(self._id, self._launch))
+                size += len(frames[-1])
+                last = batch.last_seq
+            if not frames:
+                return
+            self._spill.write(frames)
+            self.counters["spilled"] += len(frames)
+            self._release(last)
+
+    def _send(self, socket: zmq.Socket[bytes], message: control.Message) -> bool:
+        return self._send_raw(socket, control.pack(message, producer=self._id))
+
+    @staticmethod
+    def _send_raw(socket: zmq.Socket[bytes], raw: bytes) -> bool:
+        try:
+            socket.send(raw, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
