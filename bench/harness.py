@@ -141,17 +141,11 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _in_fresh_interpreter(name: str, subject: str, *, quick: bool) -> Numbers:
-    command = [sys.executable, "-m", "bench.harness", name, subject, "quick" if quick else "full"]
+    command = [sys.executable, "-m", "bench.child", name, subject, "quick" if quick else "full"]
     # Bytecode as for a user: without it the first import of everything is measured too.
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    child = subprocess.run(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True, timeout=CHILD_TIMEOUT)
+    child = subprocess.run(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True, timeout=CHILD_TIMEOUT)  # noqa: S603  our own module
     return msgspec.json.decode(child.stdout.splitlines()[-1], type=dict[str, float])
-
-
-def _measure_once(name: str, subject: str, mode: str) -> None:
-    with contextlib.redirect_stdout(sys.stderr):
-        numbers = load(name).subjects[subject](mode == "quick")
-    print(msgspec.json.encode(numbers).decode())
 
 
 def _version(package: str) -> str:
@@ -175,7 +169,3 @@ def _commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return described.stdout.strip()
-
-
-if __name__ == "__main__":
-    _measure_once(*sys.argv[1:4])
