@@ -70,10 +70,9 @@ class Spool:
             else:
                 start = (at << 3) + PAYLOAD_AT
                 self._map[start : start + size] = payload
-                # The commit word comes after the copy. Nothing below is a call, so a signal handler sees all three or none.
-                self._words[at] = self._next_seq << 24 | size
-                self._next_seq += 1
-                self._head = end
+                # The commit word comes after the copy. Nothing from here on is a call, so no signal handler gets in between.
+                self._words[at] = (seq := self._next_seq) << 24 | size
+                self._next_seq, self._head = seq + 1, end
         finally:
             token.append(None)
         if self._waiting:
@@ -181,8 +180,7 @@ class Spool:
         start = (head << 3) + PAYLOAD_AT
         self._map[start : start + size] = payload
         self._words[head] = self._next_seq << 24 | size
-        self._next_seq += 1
-        self._head = head + needed
+        self._next_seq, self._head = self._next_seq + 1, head + needed
         # The hot path may go on until the end of the ring, the reserve, or the next eighth, where the pump is woken.
         limit = min(self._capacity, head + max(free - _RESERVED_WORDS, 0), head + needed + self._capacity // _WAKES_PER_LAP)
         self._wake()
