@@ -34,9 +34,8 @@ def under_kills(quick: bool) -> Numbers:
     clock = time.perf_counter_ns
     with tempfile.TemporaryDirectory(prefix="accelbus-bench-") as directory:
         run = accelbus.init("bench", dir=directory, mode="offline", finish_timeout=0.0)
-        killer = subprocess.Popen(
-            [sys.executable, "-m", "bench.bench_worst_log", str(run.dir)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )  # noqa: S603  our own module
+        command = [sys.executable, "-m", "bench.bench_worst_log", str(run.dir)]
+        killer = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)  # noqa: S603  our own module
         log, first = run.log, 0
         end = time.monotonic() + (QUICK_SECONDS if quick else SECONDS)
         while time.monotonic() < end:

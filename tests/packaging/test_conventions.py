@@ -50,3 +50,9 @@ def test_only_the_command_line_prints():
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
     ]
     assert printing == []
+
+
+def test_every_folder_with_modules_is_a_package():
+    """The import rules are checked for packages only; a folder without ``__init__.py`` would escape them."""
+    folders = {path.parent for tree in ("accelbus", "sinks/accelbus_sinks") for path in (ROOT / tree).rglob("*.py")}
+    assert [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
