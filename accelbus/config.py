@@ -144,6 +144,13 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # --- reading
     gap_hold: Seconds = 10.0
     """Journal time for which a reader waits for missing sequence numbers before it reports and skips them."""
+    hold_bytes: Positive = 64 * MIB
+    """Frames kept in memory behind missing sequence numbers; beyond it the oldest gap is given up early."""
+    torn_hold: Seconds = 2.0
+    """Damage in the middle of a segment that is still written is looked at again for so long before it is skipped: on a
+    network file system a later page may be seen before an earlier one."""
+    read_bytes: Positive = 16 * MIB
+    """Read ahead, all writers of a run together."""
     read_events: Positive = 4096
     poll_interval: Seconds = 0.1
 
@@ -152,6 +159,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A step is emitted so long after its first value, whoever is missing."""
     late_horizon_points: Positive = 4096
     """Emitted points that a late value can still change; older ones get ``late/<key>``."""
+    view_bytes: Positive = 1 * MIB
+    """Bound of the open points, and of the emitted ones that can still change; both are in every cursor. Beyond it the oldest open
+    points are emitted early, the oldest emitted ones can no longer change."""
 
     # --- delivery
     cursor_interval: Seconds = 1.0

@@ -1,0 +1,95 @@
+"""Decode the body of a stored frame: events of a producer, or records.
+
+The usual frame is decoded in one call. Only when that fails is it taken apart, so that one bad event costs one event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from accelbus.events import METRICS_TAG, AnyEvent, ConfigUpdate, Metrics, Record, RunEnd, RunStart, Scalar
+from accelbus.values import flatten
+
+FlatValue: TypeAlias = Scalar | list[Scalar]
+
+
+class FlatMetrics(Metrics, array_like=True, tag=METRICS_TAG, gc=False, eq=False):
+    """`Metrics` whose values are known to be flat: what readers yield. Equal to any `Metrics` with the same fields."""
+
+    time_ns: int
+    step: int | None
+    values: dict[str, FlatValue]
+    auto_step: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Metrics) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it is mutable
+
+
+_Decode: TypeAlias = Callable[[Any], Any]
+_decode_events: Final[_Decode] = msgspec.msgpack.Decoder(list[FlatMetrics | ConfigUpdate | RunStart | RunEnd]).decode
+_decode_flat_event: Final[_Decode] = msgspec.msgpack.Decoder(FlatMetrics | ConfigUpdate | RunStart | RunEnd).decode
+_decode_any_metrics: Final[_Decode] = msgspec.msgpack.Decoder(Metrics).decode
+_decode_records: Final[_Decode] = msgspec.msgpack.Decoder(list[Record]).decode
+_decode_record: Final[_Decode] = msgspec.msgpack.Decoder(Record).decode
+_decode_parts: Final[_Decode] = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+_REFUSED: Final = (msgspec.MsgspecError, RecursionError, ValueError)
+"""ValueError for a timestamp no datetime can hold, RecursionError for a hostile depth; msgspec's own for the rest."""
+
+
+def array_length(body: memoryview) -> int:
+    """Return how many elements the msgpack array at the start of *body* claims, -1 when there is no array."""
+    if len(body) >= 5 and body[0] == 0xDD:
+        return int.from_bytes(body[1:5], "big")
+    if len(body) >= 3 and body[0] == 0xDC:
+        return int.from_bytes(body[1:3], "big")
+    return body[0] & 0x0F if len(body) and body[0] & 0xF0 == 0x90 else -1
+
+
+def decode_events(body: memoryview) -> Sequence[AnyEvent | None]:
+    """Return the events of a body in order, None in the place of one that cannot be decoded, [] when no boundaries can be found."""
+    try:
+        events: list[AnyEvent | None] = _decode_events(body)
+    except _REFUSED:
+        return [_decode_event(part) for part in _parts(body)]
+    return events
+
+
+def decode_records(body: memoryview) -> Sequence[AnyEvent | None]:
+    """Like `decode_events`, for records."""
+    try:
+        records: list[AnyEvent | None] = _decode_records(body)
+    except _REFUSED:
+        return [_attempt(_decode_record, part) for part in _parts(body)]
+    return records
+
+
+def _parts(body: memoryview) -> list[Any]:
+    try:
+        parts: list[Any] = _decode_parts(body)
+    except _REFUSED:
+        return []
+    return parts
+
+
+def _decode_event(part: Any) -> AnyEvent | None:
+    event = _attempt(_decode_flat_event, part)
+    return event if event is not None else _attempt(_decode_nested, part)
+
+
+def _decode_nested(part: Any) -> FlatMetrics:
+    event = _decode_any_metrics(part)
+    return FlatMetrics(event.time_ns, event.step, flatten(event.values), event.auto_step)
+
+
+def _attempt(decode: _Decode, part: Any) -> AnyEvent | None:
+    try:
+        event: AnyEvent = decode(part)
+    except _REFUSED:
+        return None
+    return event

@@ -1,0 +1,386 @@
+"""Write one writer's directory of segment files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from accelbus.config import Tuning
+from accelbus.durable import sync_directory
+from accelbus.host import boot_id
+from accelbus.journal import layout
+
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FILE_TOO_LARGE: Final = errno.EFBIG
+_FRAMES_PER_CALL: Final = max(8, os.sysconf("SC_IOV_MAX") // 2)
+"""A row is two buffers, its prefix and its frame."""
+
+
+class WriterStatistics(NamedTuple):
+    """What one `JournalWriter` did so far."""
+
+    mark: int
+    """Rows appended."""
+    synced_mark: int
+    """Rows known to be on disk."""
+    unsynced_bytes: int
+    segments: int
+    bytes: int
+    """Written to files, headers and repetitions included."""
+    failed_writes: int
+    failed_syncs: int
+    rewritten_rows: int
+    """Written once more because a sync failed."""
+
+
+class JournalWriter:
+    """Append frames to segment files that nobody else writes.
+
+    Nothing is created before the first `append`. Each incarnation of a process needs a *directory* of its own: a segment that is
+    already there is never opened, `FileExistsError` is raised instead.
+
+    `append` is for one thread; `sync` may run in another one meanwhile, and is the only call that waits for a disk. Frames that
+    are appended and not yet synced are kept in memory (by reference): when a sync fails, Linux forgets the pages it could not
+    write, so they are written again, into a new segment. Whoever appends bounds that memory by watching `unsynced_bytes`.
+
+    Args:
+        directory: ``<run>/journal/<writer>``; its name is the writer's name.
+        tuning: ``segment_bytes`` is used.
+        clock: wall clock in nanoseconds.
+        local: False on a network file system, where a failed write may speak of an earlier one: everything unsynced is then
+            written again, as after a failed sync.
+    """
+
+    def __init__(self, directory: Path, *, tuning: Tuning, clock: Callable[[], int] = time.time_ns, local: bool = True) -> None:
+        self.directory = directory
+        self._segment_bytes = tuning.segment_bytes
+        self._clock = clock
+        self._local = local
+        self._received_ns = 0
+        self._number = 0
+        self._closed = False
+        self._mark = 0
+        self._synced_mark = 0
+        self._unsynced: deque[bytes] = deque()
+        self._unsynced_bytes = 0
+        self._current: _Segment | None = None
+        self._full: list[_Segment] = []
+        """Segments that take no more rows and still have to be synced."""
+        self._poisoned = False
+        self._poisonings = 0
+        self._rewritten = 0
+        """How many rows of `_unsynced` are in good segments again, while `_poisoned`."""
+        self._condemned: list[_Segment] = []
+        """Poisoned segments whose descriptors a running sync may still use."""
+        self._names_synced = 0
+        """Number of the newest segment whose name is durable."""
+        # Appending and syncing meet only under _lock, which is never held while a disk is waited for; _sync_lock keeps syncs apart.
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._bytes = self._failed_writes = self._failed_syncs = self._rewritten_rows = 0
+
+    def append(self, frames: Sequence[bytes]) -> int:
+        """Write *frames*, all of them or none as far as the caller is concerned, and return the mark: rows appended so far.
+
+        Raises:
+            OSError: nothing of this call counts (ENOSPC, EDQUOT, EFBIG, EIO, …). The caller keeps its frames, acks nothing and
+                calls again later; rows that did reach the file will then be there twice, which readers expect.
+            ValueError: the writer is closed.
+        """
+        with self._lock:
+            self._check_open()
+            if not frames:
+                return self._mark
+            self._rewrite()
+            self._write(frames)
+            self._mark += len(frames)
+            self._unsynced.extend(frames)
+            self._unsynced_bytes += sum(map(len, frames))
+            return self._mark
+
+    def sync(self) -> int:
+        """Make everything appended so far durable and return the mark up to which it is.
+
+        Raises:
+            OSError: the segments are poisoned: nothing is synced or written there again. What was appended and not synced goes
+                into a new segment with the next `append` or `sync`.
+            ValueError: the writer is closed.
+        """
+        with self._sync_lock:
+            with self._lock:
+                self._check_open()
+                self._bury_condemned()
+                self._rewrite()
+                target, poisonings = self._mark, self._poisonings
+                segments = [segment for segment in self._segments() if segment.synced_size < segment.size]
+                sizes = [segment.size for segment in segments]
+            if target == self._synced_mark:
+                return target
+            try:
+                for segment in segments:
+                    segment.sync()
+                self._sync_names(max(segment.number for segment in segments))
+            except OSError:
+                with self._lock:
+                    self._failed_syncs += 1
+                    self._poison()
+                    self._bury_condemned()
+                raise
+            with self._lock:
+                if poisonings == self._poisonings:
+                    self._settle(target, segments, sizes)
+                return self._synced_mark
+
+    @property
+    def mark(self) -> int:
+        """Rows appended so far."""
+        return self._mark
+
+    @property
+    def synced_mark(self) -> int:
+        """Rows known to be on disk."""
+        return self._synced_mark
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes of frames appended and not yet synced, kept in memory."""
+        return self._unsynced_bytes
+
+    def statistics(self) -> WriterStatistics:
+        """Return a snapshot."""
+        return WriterStatistics(
+            mark=self._mark,
+            synced_mark=self._synced_mark,
+            unsynced_bytes=self._unsynced_bytes,
+            segments=self._number,
+            bytes=self._bytes,
+            failed_writes=self._failed_writes,
+            failed_syncs=self._failed_syncs,
+            rewritten_rows=self._rewritten_rows,
+        )
+
+    def close(self) -> None:
+        """Sync and let go of the files; calling it again does nothing.
+
+        Raises:
+            OSError: what was not synced before may be lost (`synced_mark` says how far it is safe). The files are closed all the same.
+        """
+        if self._closed:
+            return
+        try:
+            self.sync()
+        finally:
+            with self._sync_lock, self._lock:
+                self._closed = True
+                self._condemned += self._segments()
+                self._current, self._full = None, []
+                self._bury_condemned()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"the journal writer of {str(self.directory)!r} is closed")
+
+    def _segments(self) -> list[_Segment]:
+        return self._full if self._current is None else [*self._full, self._current]
+
+    def _write(self, frames: Sequence[bytes]) -> None:
+        # Taken before the bytes move: a row that got into the file although its call failed has this time, and none after it may be older.
+        self._received_ns = max(self._clock(), self._received_ns)
+        for rows, size in _batches(frames, self._received_ns, self._segment_bytes):
+            segment = self._with_room_for(size)
+            before = segment.size
+            try:
+                segment.write(rows, size)
+            except OSError as error:
+                self._failed_writes += 1
+                self._after_failed_write(error)
+                raise
+            finally:
+                self._bytes += segment.size - before
+
+    def _with_room_for(self, size: int) -> _Segment:
+        segment = self._current
+        if segment is not None and (segment.broken or (segment.has_rows and segment.size + size > self._segment_bytes)):
+            self._full.append(segment)
+            segment = self._current = None
+        if segment is None:
+            segment = self._current = self._create()
+        return segment
+
+    def _create(self) -> _Segment:
+        if not self._number:
+            self._claim_directory()
+        try:
+            segment = _Segment.create(self.directory, self._number + 1, self._clock())
+        except FileExistsError:
+            raise
+        except OSError:
+            self._failed_writes += 1
+            # Normally the name is free again; where even removing it failed, the next try needs another one.
+            self._number += (self.directory / layout.segment_name(self._number + 1)).exists()
+            raise
+        self._number += 1
+        self._bytes += segment.size
+        return segment
+
+    def _claim_directory(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        taken = next((entry.name for entry in os.scandir(self.directory) if layout.segment_number(entry.name) is not None), None)
+        if taken is not None:
+            raise FileExistsError(errno.EEXIST, "the directory belongs to another journal writer", str(self.directory / taken))
+
+    def _after_failed_write(self, error: OSError) -> None:
+        harmless = error.errno == _FILE_TOO_LARGE or (self._local and error.errno in _DISK_FULL)
+        if not harmless:
+            self._poison()
+
+    def _poison(self) -> None:
+        self._condemned += self._segments()
+        self._current, self._full = None, []
+        self._poisoned = True
+        self._poisonings += 1
+        self._rewritten = 0
+
+    def _bury_condemned(self) -> None:
+        while self._condemned:
+            self._condemned.pop().close()
+
+    def _rewrite(self) -> None:
+        """Write what poisoned segments may have lost into new ones; a failure leaves the rest for the next call."""
+        if not self._poisoned:
+            return
+        while self._rewritten < len(self._unsynced):
+            # In pieces, so that a disk that fills up again does not make every attempt start from the first row.
+            piece = list(islice(self._unsynced, self._rewritten, self._rewritten + _FRAMES_PER_CALL))
+            self._write(piece)
+            self._rewritten += len(piece)
+            self._rewritten_rows += len(piece)
+        self._poisoned = False
+
+    def _sync_names(self, newest: int) -> None:
+        if newest <= self._names_synced:
+            return
+        if not self._names_synced:
+            sync_directory(self.directory.parent)
+        sync_directory(self.directory)
+        self._names_synced = newest
+
+    def _settle(self, target: int, segments: list[_Segment], sizes: list[int]) -> None:
+        for _ in range(target - self._synced_mark):
+            self._unsynced_bytes -= len(self._unsynced.popleft())
+        self._synced_mark = target
+        for segment, size in zip(segments, sizes, strict=True):
+            segment.synced_size = size
+        done = [segment for segment in self._full if segment.synced_size == segment.size]
+        self._full = [segment for segment in self._full if segment.synced_size < segment.size]
+        for segment in done:
+            segment.close()
+
+
+class _Segment:
+    """An open segment file. ``size`` counts whole rows only."""
+
+    def __init__(self, descriptor: int, number: int, header_bytes: int) -> None:
+        self.number = number
+        self.size = header_bytes
+        self.synced_size = 0
+        self.broken = False
+        """No row may follow: it is not known where the file ends."""
+        self._descriptor = descriptor
+        self._header_bytes = header_bytes
+
+    @classmethod
+    def create(cls, directory: Path, number: int, created_ns: int) -> _Segment:
+        """Create segment *number* of *directory* with its header, or leave nothing behind and raise `OSError`."""
+        header = layout.pack_header(
+            layout.SegmentInfo(number=number, created_ns=created_ns, writer=directory.name, host=os.uname().nodename, boot_id=boot_id())
+        )
+        path = directory / layout.segment_name(number)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        segment = cls(descriptor, number, 0)
+        try:
+            segment.write([header], len(header))
+        except OSError:
+            # The number is used again, so the name has to go; nobody can have read past an unfinished header.
+            segment.close()
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        segment._header_bytes = len(header)
+        return segment
+
+    @property
+    def has_rows(self) -> bool:
+        return self.size > self._header_bytes
+
+    def write(self, buffers: list[bytes], size: int) -> None:
+        """Append *buffers*, together *size* bytes; on `OSError` the torn row at the end is cut off, or the segment is ``broken``."""
+        written = 0
+        try:
+            written = os.writev(self._descriptor, buffers)
+            if written < size:
+                rest = memoryview(b"".join(buffers))
+                while written < size:
+                    written += os.write(self._descriptor, rest[written:])
+        except OSError as error:
+            self._keep_whole_rows(buffers, written, error)
+            raise
+        self.size += size
+
+    def _keep_whole_rows(self, buffers: list[bytes], written: int, error: OSError) -> None:
+        whole = 0
+        for prefix, frame in zip(buffers[::2], buffers[1::2], strict=False):
+            row = len(prefix) + len(frame)
+            if whole + row > written:
+                break
+            whole += row
+        self.size += whole
+        self.broken = error.errno not in _DISK_FULL
+        if written > whole and not self.broken:
+            # Readers never get past a whole row, so the torn one can be replaced; it would take the room that is missing.
+            try:
+                os.ftruncate(self._descriptor, self.size)
+            except OSError:
+                self.broken = True
+
+    def sync(self) -> None:
+        """Wait until the file is on disk."""
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(self._descriptor)
+        else:
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        # An error here speaks of data that a sync has confirmed, or that is written again elsewhere.
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+
+def _batches(frames: Sequence[bytes], received_ns: int, segment_bytes: int) -> Iterator[tuple[list[bytes], int]]:
+    """Cut *frames* into what one system call and one segment takes: lists of prefix, frame, prefix, frame, … with their size."""
+    buffers: list[bytes] = []
+    size = 0
+    for frame in frames:
+        row = layout.ROW_PREFIX_BYTES + len(frame)
+        if buffers and (len(buffers) >= 2 * _FRAMES_PER_CALL or size + row > segment_bytes):
+            yield buffers, size
+            buffers, size = [], 0
+        buffers += (layout.pack_row_prefix(len(frame), received_ns), frame)
+        size += row
+    if buffers:
+        yield buffers, size
