@@ -21,6 +21,19 @@ _RESERVED_WORDS: Final = 8 * 1024
 _WAKES_PER_LAP: Final = 8
 
 
+class _Waiting:
+    """An event on its way around somebody else's append."""
+
+    __slots__ = ("is_left", "kept", "payload", "reserved")
+
+    def __init__(self, payload: bytes, reserved: int) -> None:
+        self.payload = payload
+        self.reserved = reserved
+        self.kept: bool | None = None
+        self.is_left = False
+        """Its append has returned: if it does not fit, nobody but us can count it."""
+
+
 class Spool:
     """Ring of events in a `SpoolFile`. Many threads append, one thread takes, releases and rewinds."""
 
@@ -41,7 +54,7 @@ class Spool:
         # One element: who deletes it may write. Cheaper than a lock (40 ns instead of 130) and safe to find taken in a signal
         # handler, where waiting for the interrupted holder would deadlock.
         self._token: list[None] = [None]
-        self._waiting: deque[tuple[bytes, bool]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         # Positions count words since the spool was created; `_head` alone is an index into the ring, for the hot path.
         self._lap = self._head = self._limit = 0
         self._next_seq = 1
@@ -76,13 +89,12 @@ class Spool:
         finally:
             token.append(None)
         if self._waiting:
-            self._append_waiting()
+            self._append_waiting(None)
         return kept
 
     def append_reserved(self, payload: bytes) -> bool:
         """Like `append`, for lifecycle and configuration events: they may use the reserved room too."""
-        self._waiting.append((payload, True))
-        return self._append_waiting()
+        return self._append_waiting(_Waiting(payload, 0))
 
     def take(self, max_events: int, max_bytes: int) -> Batch | None:
         """Return the next events that were not taken yet, None when there are none."""
@@ -188,21 +200,23 @@ class Spool:
         return True
 
     def _append_contended(self, payload: bytes) -> bool:
-        self._waiting.append((payload, False))
-        return self._append_waiting()
+        return self._append_waiting(_Waiting(payload, _RESERVED_WORDS))
 
-    def _append_waiting(self) -> bool:
-        """Commit what waits, as soon as whoever holds the token lets go of it.
+    def _append_waiting(self, own: _Waiting | None) -> bool:
+        """Commit what waits, *own* included, as soon as whoever holds the token lets go of it; False when *own* did not fit.
 
         Returns at once when the holder is a call further down this very stack: it commits the waiting events when it goes on.
         """
-        kept = True
+        if own is not None:
+            self._waiting.append(own)
         deadline = time.monotonic() + _TOKEN_LOST_AFTER
-        while self._waiting:
+        while self._waiting if own is None else own.kept is None:
             try:
                 del self._token[0]
             except IndexError:
                 if _is_interrupted_below(self):
+                    if own is not None:
+                        own.is_left = True
                     return True
                 if time.monotonic() > deadline and not _is_held(self):
                     # The exception of a signal handler hit between taking the token and the try block.
@@ -210,19 +224,18 @@ class Spool:
                 time.sleep(0)
                 continue
             try:
-                kept = self._commit_waiting() and kept
+                self._commit_waiting()
             finally:
                 self._token.append(None)
-        return kept
+        return own is None or bool(own.kept)
 
-    def _commit_waiting(self) -> bool:
-        kept = True
+    def _commit_waiting(self) -> None:
         while self._waiting:
-            payload, reserved = self._waiting.popleft()
-            if not self._append_at_limit(payload, 0 if reserved else _RESERVED_WORDS):
+            one = self._waiting[0]
+            one.kept = self._append_at_limit(one.payload, one.reserved)
+            if not one.kept and one.is_left:
                 self.file.count_dropped("full")
-                kept = False
-        return kept
+            self._waiting.popleft()
 
 
 _TOKEN_LOST_AFTER: Final = 0.1
