@@ -1,0 +1,140 @@
+"""Which processes of this node were launched together, where no launcher says so.
+
+A shell, ``mpirun`` or ``srun`` may start the same ranks twice with the same environment: a launch is then told from the next by who
+came before. Each process takes the place of its rank in the first launch where that place is free; a place that is taken means that
+this is a later launch. The places are a small file in a private directory of this node, one per group of indistinguishable launches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from accelbus import host
+from accelbus.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
+
+_LOCK_WAIT: Final = 2.0
+"""Seconds; holders keep the lock for microseconds, so a longer wait means that one is stopped."""
+_KEPT: Final = 64
+"""Launches remembered per group: more than can overlap."""
+
+Member: TypeAlias = tuple[int, int]
+"""A process: its id and its start time."""
+
+
+class Cohort(NamedTuple):
+    """One launch of a group."""
+
+    ordinal: int
+    """How many launches came before: the same on every node, if every node took part in all of them."""
+    nonce: str
+    """Unlike any other launch, ever; only this node's processes can know it. Empty when the file cannot be used."""
+
+
+class _Launch(msgspec.Struct):
+    nonce: str
+    opened_ns: int
+    places: dict[str, Member]
+
+
+class _Group(msgspec.Struct):
+    launches: list[_Launch] = []
+    forgotten: int = 0
+
+
+def join(
+    key: tuple[str, ...], place: str, member: Member, *, abandoned_after: float | None = None, directory: Path | None = None
+) -> Cohort:
+    """Take *place* for *member* and return the launch it belongs to; the same member always gets the same answer.
+
+    Waits at most two seconds for other processes. When the file cannot be used, everybody is in the first launch, and that is logged.
+
+    Args:
+        key: what the launches have in common.
+        place: unique within a launch, usually the rank.
+        member: who takes it.
+        abandoned_after: seconds after which a launch that lost a member is closed to newcomers. For ranks started by hand: a launch
+            that failed half-way must not swallow the rest of the next one.
+        directory: where the file is; a private directory of this node when not given.
+    """
+    try:
+        directory = directory or host.private_directory() / "launches"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        with _locked(directory / f"{hashlib.blake2b(msgspec.json.encode(key), digest_size=12).hexdigest()}.json") as descriptor:
+            group = _read(descriptor)
+            cohort = _find(group, place, member, abandoned_after)
+            _write(descriptor, group)
+            return cohort
+    except (OSError, ConfigurationError) as error:
+        _log.warning("cannot tell this launch from earlier ones of %s (%s); if there were any, pass run_id=", "/".join(key), error)
+        return Cohort(0, "")
+
+
+def _find(group: _Group, place: str, member: Member, abandoned_after: float | None) -> Cohort:
+    for number, launch in enumerate(group.launches):
+        if member in launch.places.values():
+            return Cohort(group.forgotten + number, launch.nonce)
+    for number, launch in enumerate(group.launches):
+        if place not in launch.places and not _is_abandoned(launch, abandoned_after):
+            launch.places[place] = member
+            return Cohort(group.forgotten + number, launch.nonce)
+    group.launches.append(_Launch(uuid.uuid4().hex, time.time_ns(), {place: member}))
+    cohort = Cohort(group.forgotten + len(group.launches) - 1, group.launches[-1].nonce)
+    while len(group.launches) > _KEPT:
+        del group.launches[0]
+        group.forgotten += 1
+    return cohort
+
+
+def _is_abandoned(launch: _Launch, after: float | None) -> bool:
+    if after is None or time.time_ns() - launch.opened_ns < after * 1e9:
+        return False
+    return any(host.process_start_time(pid) != started for pid, started in launch.places.values())
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        deadline = time.monotonic() + _LOCK_WAIT
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.002)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int) -> _Group:
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return _Group()
+    try:
+        return msgspec.json.decode(os.pread(descriptor, size, 0), type=_Group)
+    except msgspec.MsgspecError as error:
+        _log.warning("a registry of launches cannot be read (%s); it starts anew", error)
+        return _Group()
+
+
+def _write(descriptor: int, group: _Group) -> None:
+    # In place: its readers hold the lock, and after a crash of the machine the boot id makes other keys.
+    data = msgspec.json.encode(group)
+    os.pwrite(descriptor, data, 0)
+    os.ftruncate(descriptor, len(data))
