@@ -121,7 +121,7 @@ class GeneralTracker:
         """Make everything logged so far durable. Called about every second, and before each cursor write."""
 
     def checkpoint(self) -> dict[str, Any]:
-        """Return what `restore` needs to forget all that is logged after this moment. Called after each ``flush``.
+        """Return what `restore` needs to forget all that is logged after the last ``flush``. Called after it, and after ``finish``.
 
         Plain data, small: it is kept in the cursor. Together the two make a file tracker exactly-once.
         """
@@ -245,12 +245,15 @@ def _resolve_name(name: str) -> str:
         if not _is_installed(spec):
             raise _missing_extra(spec)
         return name
-    # Only the top-level package: find_spec of a submodule would import its parents into the training process.
-    if ":" in name and importlib.util.find_spec(name.partition(":")[0].partition(".")[0] or "?"):
-        return name
-    if name not in _entry_points():
+    if name not in _entry_points() and not _may_be_a_path(name):
         raise _unknown(name)
     return name
+
+
+def _may_be_a_path(name: str) -> bool:
+    """Only the top-level package is looked for: `find_spec` of a submodule would import its parents into the training process."""
+    package = name.partition(":")[0].partition(".")[0]
+    return ":" in name and package not in {"", "__main__"} and importlib.util.find_spec(package) is not None
 
 
 def _available() -> Iterator[str]:

@@ -1,0 +1,378 @@
+"""One behaviour suite for every tracker, built-in or third-party: subclass `SinkContract` and say how to read back.
+
+::
+
+    pytest.register_assert_rewrite("accelbus.testing")  # in conftest.py
+
+
+    class TestMyTracker(SinkContract):
+        tracker_class = MyTracker
+
+        def read(self, logging_dir):
+            return ReadBack(points=[Point(step, key, value, seconds), ...], config={...})
+
+The tests use the tracker's real library and drive the class as delivery does; some of them in a process that is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
+
+import pytest
+
+from accelbus.events import STATUSES
+from accelbus.rundir import RunRecord
+from accelbus.tracking import GeneralTracker, Row, finish_with_status, make_tracker, overrides
+
+EPOCH_NS: Final = 1_767_139_200_000_000_000
+"""Wall clock of the rows in these tests: in the past, so that a tracker's own clock shows."""
+
+ODD_KEYS: Final = (
+    "a/b",
+    "a.b",
+    "a//b",
+    "../x",
+    "/x",
+    "a b",
+    "timing(s)/gen",
+    "mean@1",
+    "é",
+    "损失",
+    "🦀/loss",
+    "step",
+    "timestamp",
+    "_step",
+    "__x",
+    "x" * 600,
+    "x" * 599 + "y",
+    "line\nbreak",
+    "%s",
+    'quote"\\',
+)
+"""What users name their metrics; trackers with a smaller alphabet map them, reversibly and without collisions."""
+
+
+class Point(NamedTuple):
+    """One value as the tracker stored it."""
+
+    step: int
+    key: str
+    value: Any
+    time: float = 0.0
+    """Seconds."""
+
+
+class ReadBack(NamedTuple):
+    """What a tracker's own reader finds, under the keys that were logged."""
+
+    points: list[Point]
+    """In stored order."""
+    config: Mapping[str, Any] = {}
+    """{flat key: value}"""
+    status: str | None = None
+
+
+class SinkContract:
+    """What delivery relies on. Class attributes say where a tracker cannot do better."""
+
+    tracker_class: ClassVar[type[GeneralTracker]]
+    init_kwargs: ClassVar[dict[str, Any]] = {}
+    tolerance: ClassVar[float] = 0.0
+    """Relative error of a stored number: 1e-6 for 32-bit floats."""
+    keeps_time: ClassVar[bool] = True
+    """Whether the event's own time is stored."""
+
+    def read(self, logging_dir: Path) -> ReadBack:
+        """Return what is stored below *logging_dir*, with the tracker's own reader."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def logging_dir(self, tmp_path: Path) -> Path:
+        return tmp_path / "output"
+
+    @pytest.fixture
+    def tracker(self, logging_dir: Path) -> GeneralTracker:
+        """A tracker of a new run."""
+        return self.open(logging_dir, {})
+
+    def open(self, logging_dir: Path, checkpoint: dict[str, Any]) -> GeneralTracker:
+        """Return a started tracker, as delivery starts one."""
+        tracker = make_tracker(self.tracker_class, RunRecord(run_id="contract", project="contract"), logging_dir, self.init_kwargs)
+        tracker.restore(checkpoint)
+        tracker.start()
+        return tracker
+
+    def test_every_point_of_steps_in_any_order_is_stored(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """Steps 10, 5, 11, 11 leave three points, the last one with its newer value."""
+        for step, value in ((10, 1.0), (5, 2.0), (11, 3.0), (11, 4.0)):
+            tracker.log_batch([_row(step, {"loss": value})])
+            tracker.flush()
+        tracker.finish()
+        self._check(logging_dir, {(10, "loss"): 1.0, (5, "loss"): 2.0, (11, "loss"): 4.0})
+
+    def test_a_changed_point_hides_no_other(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """A late value changes its own point; those that came before and after it stay."""
+        tracker.log_batch([_row(step, {"loss": float(step), "lr": 0.5}) for step in range(6)])
+        tracker.flush()
+        tracker.log_batch([_row(2, {"loss": 20.0}), _row(6, {"loss": 6.0, "lr": 0.5})])
+        tracker.finish()
+        losses = {0: 0.0, 1: 1.0, 2: 20.0, 3: 3.0, 4: 4.0, 5: 5.0, 6: 6.0}
+        self._check(logging_dir, {(step, "loss"): loss for step, loss in losses.items()} | {(step, "lr"): 0.5 for step in losses})
+
+    def test_calls_of_one_step_add_up(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """Different keys logged at the same step in several calls are all there."""
+        tracker.log_batch([_row(3, {"loss": 1.0}), _row(3, {"accuracy": 0.5})])
+        tracker.flush()
+        tracker.log_batch([_row(3, {"lr": 0.25})])
+        tracker.finish()
+        self._check(logging_dir, {(3, "loss"): 1.0, (3, "accuracy"): 0.5, (3, "lr"): 0.25})
+
+    def test_log_without_a_step_stays_at_the_step_before(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """``log(values)`` belongs to the step that was given last."""
+        tracker.log({"loss": 1.0}, step=7)
+        tracker.log({"lr": 0.5})
+        tracker.finish()
+        self._check(logging_dir, {(7, "loss"): 1.0, (7, "lr"): 0.5})
+
+    def test_numbers_that_are_not_finite_stay_so(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """NaN and both infinities come back as they went in, never as 0 or nothing."""
+        values = {"nan": math.nan, "inf": math.inf, "minus": -math.inf, "one": 1.0}
+        tracker.log_batch([_row(1, values)])
+        tracker.finish()
+        self._check(logging_dir, {(1, key): value for key, value in values.items()})
+
+    def test_numbers_of_all_kinds_come_back_as_numbers(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """Booleans count as 0 and 1; integers, small and large floats keep their value."""
+        values = {"true": True, "false": False, "zero": 0, "negative": -3, "int": 2**53 + 1, "small": 1e-30, "large": -1e30}
+        tracker.log_batch([_row(1, values)])
+        tracker.finish()
+        self._check(logging_dir, {(1, key): value for key, value in values.items()})
+
+    def test_large_steps_are_exact(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """Steps count tokens as well as batches."""
+        steps = (0, 1, 127, 128, 2**31, 2**40 + 1)
+        tracker.log_batch([_row(step, {"loss": 1.0}) for step in steps])
+        tracker.finish()
+        self._check(logging_dir, {(step, "loss"): 1.0 for step in steps})
+
+    def test_text_is_kept(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """Text comes back unchanged, also text that looks like a number, beside numbers."""
+        values = {"note": "première **ligne**\nзавершено 🦀", "word": "NaN", "loss": 1.0, "empty": ""}
+        tracker.log_batch([_row(1, values)])
+        tracker.finish()
+        self._check(logging_dir, {(1, key): value for key, value in values.items()})
+
+    def test_a_list_is_kept(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """A list of numbers comes back as that list, in whatever form the tracker has."""
+        tracker.log_batch([_row(1, {"betas": [0.5, 2, 0.25]})])
+        tracker.finish()
+        self._check(logging_dir, {(1, "betas"): [0.5, 2, 0.25]})
+
+    def test_odd_keys_stay_apart(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """Long, non-ASCII, reserved and path-like keys each keep their own value."""
+        tracker.log_batch([_row(1, {key: float(index) for index, key in enumerate(ODD_KEYS)})])
+        tracker.finish()
+        self._check(logging_dir, {(1, key): float(index) for index, key in enumerate(ODD_KEYS)})
+
+    def test_many_keys_are_all_stored(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """A row of 2,000 values is no special case."""
+        values = {f"layer{index}/norm": float(index) for index in range(2000)}
+        tracker.log_batch([_row(1, values), _row(2, values)])
+        tracker.finish()
+        self._check(logging_dir, {(step, key): value for step in (1, 2) for key, value in values.items()})
+
+    def test_the_time_is_the_rows_own(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """Curves over wall time show when the rank logged, not when we delivered."""
+        if not self.keeps_time:
+            pytest.skip("this tracker stamps values itself")
+        tracker.log_batch([_row(1, {"loss": 1.0}), _row(2, {"loss": 1.0})])
+        tracker.finish()
+        times = [point.time for point in self.read(logging_dir).points]
+        assert times == pytest.approx([EPOCH_NS / 1e9 + 1, EPOCH_NS / 1e9 + 2], abs=0.001, rel=0)
+
+    def test_configuration_is_kept(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """Nested hyperparameters, lists, None, text and numbers that are not finite raise nothing and arrive."""
+        tracker.store_init_configuration(
+            {
+                "lr": 0.1,
+                "model": {"depth": 3, "name": "résnet"},
+                "betas": [0.9, 0.99],
+                "resume": None,
+                "amp": True,
+                "clip": math.inf,
+                "seed": 2**60,
+            }
+        )
+        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.finish()
+        config = self.read(logging_dir).config
+        assert {"lr", "model/depth", "model/name", "betas", "resume", "amp", "clip", "seed"} <= set(config)
+        assert config["lr"] == pytest.approx(0.1)
+        assert (config["model/depth"], config["model/name"], config["amp"], int(config["seed"])) == (3, "résnet", True, 2**60)
+
+    def test_a_later_configuration_replaces_the_first(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """Updates in the middle of a run are seen by who opens the run afterwards."""
+        tracker.store_init_configuration({"lr": 0.1})
+        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.flush()
+        tracker.store_init_configuration({"lr": 0.2, "warmup": 10})
+        tracker.finish()
+        config = self.read(logging_dir).config
+        assert config["lr"] == pytest.approx(0.2)
+        assert config["warmup"] == 10
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_every_status_finishes_a_run(self, tracker: GeneralTracker, logging_dir: Path, status: str) -> None:
+        """A run ends with the status it has, and what was logged is there."""
+        tracker.log_batch([_row(1, {"loss": 1.0})])
+        finish_with_status(tracker, status)
+        self._check(logging_dir, {(1, "loss"): 1.0})
+        found = self.read(logging_dir).status
+        assert found is None or (found == "finished") == (status == "finished")
+
+    def test_an_empty_run_finishes(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """A job that fails before its first step is no error of the tracker."""
+        tracker.flush()
+        tracker.finish()
+        assert self.read(logging_dir).points == []
+
+    def test_two_runs_do_not_mix(self, tmp_path: Path) -> None:
+        """Runs fed in turns by one process keep their own points."""
+        trackers = [self.open(tmp_path / name, {}) for name in ("one", "two")]
+        for step in range(3):
+            for index, tracker in enumerate(trackers):
+                tracker.log_batch([_row(step, {"loss": float(10 * index + step)})])
+        for index, name in enumerate(("one", "two")):
+            trackers[index].finish()
+            self._check(tmp_path / name, {(step, "loss"): float(10 * index + step) for step in range(3)})
+
+    def test_a_newer_attempt_replaces_steps(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """A resume at an earlier step shows the newer value where there are two, and loses none of the rest."""
+        tracker.log_batch([_row(step, {"loss": float(step)}) for step in range(5)])
+        tracker.flush()
+        tracker.log_batch([_row(step, {"loss": 10.0 + step}, attempt=1) for step in (3, 4, 5)])
+        tracker.finish()
+        self._check(
+            logging_dir, {(0, "loss"): 0.0, (1, "loss"): 1.0, (2, "loss"): 2.0, (3, "loss"): 13.0, (4, "loss"): 14.0, (5, "loss"): 15.0}
+        )
+
+    def test_a_refused_batch_leaves_nothing(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """A batch with a value that nobody can store raises and stores nothing, so that its rows can be tried one by one."""
+        if not overrides(tracker, "log_batch"):
+            pytest.skip("delivery logs row by row")
+        with pytest.raises((TypeError, ValueError)):
+            tracker.log_batch([_row(1, {"loss": 1.0}), _row(2, {"loss": object()})])
+        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.log_batch([_row(3, {"loss": 3.0})])
+        tracker.finish()
+        self._check(logging_dir, {(1, "loss"): 1.0, (3, "loss"): 3.0}, once=True)
+
+    def test_logging_before_start_is_refused(self, logging_dir: Path) -> None:
+        """A value that would go nowhere raises."""
+        tracker = make_tracker(self.tracker_class, RunRecord(run_id="contract", project="contract"), logging_dir, self.init_kwargs)
+        with pytest.raises(Exception, match="start"):
+            tracker.log({"loss": 1.0}, step=1)
+
+    def test_flushed_rows_survive_a_kill(self, logging_dir: Path) -> None:
+        """What was flushed is there after SIGKILL, in a C locale, without a home; the declared durability is true."""
+        if self.tracker_class.durable_after == "finish":
+            pytest.skip("durable only after finish; delivery feeds it again")
+        self._killed(logging_dir, "flush" if self.tracker_class.durable_after == "flush" else "nothing")
+        self._check(logging_dir, {(step, "损失"): float(step) for step in range(10)})
+
+    @pytest.mark.parametrize("after", ["log", "flush"])
+    def test_a_restart_continues_at_the_cursor(self, logging_dir: Path, after: str) -> None:
+        """Killed past its cursor, with or without a flush since, and fed again from there: each point once."""
+        checkpoint = self._killed(logging_dir, "checkpoint", "log", *([after] if after != "log" else []))
+        tracker = self.open(logging_dir, checkpoint)
+        tracker.log_batch([_row(step, {"损失": float(step)}) for step in range(10, 25)])
+        tracker.finish()
+        self._check(logging_dir, {(step, "损失"): float(step) for step in range(25)}, once=overrides(tracker, "checkpoint"))
+
+    def test_a_restart_without_a_cursor_begins_anew(self, logging_dir: Path) -> None:
+        """Killed before its first cursor and fed everything again: each point once."""
+        self._killed(logging_dir, "flush")
+        tracker = self.open(logging_dir, {})
+        tracker.log_batch([_row(step, {"损失": float(step)}) for step in range(12)])
+        tracker.finish()
+        self._check(logging_dir, {(step, "损失"): float(step) for step in range(12)}, once=overrides(tracker, "checkpoint"))
+
+    def test_a_finished_run_can_go_on(self, tracker: GeneralTracker, logging_dir: Path) -> None:
+        """A resumed job opens the run where the first one closed it."""
+        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.flush()
+        tracker.finish("failed")
+        resumed = self.open(logging_dir, tracker.checkpoint() if overrides(tracker, "checkpoint") else {})
+        resumed.log_batch([_row(2, {"loss": 2.0}, attempt=1)])
+        resumed.finish("finished")
+        self._check(logging_dir, {(1, "loss"): 1.0, (2, "loss"): 2.0}, once=True)
+        assert self.read(logging_dir).status in {None, "finished"}
+
+    def _check(self, logging_dir: Path, expected: Mapping[tuple[int, str], Any], *, once: bool = False) -> None:
+        """Compare the newest value of each point; with *once* also that none is stored twice."""
+        points = self.read(logging_dir).points
+        found = {(point.step, point.key): point.value for point in points}
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert _equal(found[name], value, self.tolerance), f"{name}: expected {value!r}, found {found[name]!r}"
+        if once:
+            assert len(points) == len(found), "a point is stored twice"
+
+    def _killed(self, logging_dir: Path, *script: str) -> dict[str, Any]:
+        """Feed ten rows in another process, follow *script*, kill it, and return its checkpoint."""
+        path = f"{self.tracker_class.__module__}:{self.tracker_class.__qualname__}"
+        arguments = json.dumps({"path": path, "logging_dir": str(logging_dir), "init_kwargs": self.init_kwargs, "script": script})
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C", "LANG": "C", "HOME": "/nonexistent"}
+        child = subprocess.run(  # noqa: S603  the command is ours
+            [sys.executable, "-m", "accelbus.testing", arguments], env=environ, capture_output=True, timeout=60, check=False
+        )
+        assert child.returncode == -signal.SIGKILL, child.stderr.decode(errors="replace")
+        last: bytes = (child.stdout.splitlines() or [b"{}"])[-1]
+        checkpoint: dict[str, Any] = json.loads(last)
+        return checkpoint
+
+
+def _row(step: int, values: Mapping[str, Any], attempt: int = 0) -> Row:
+    return Row(step, dict(values), EPOCH_NS + step * 1_000_000_000, attempt)
+
+
+def _equal(found: Any, expected: Any, tolerance: float) -> bool:
+    if isinstance(expected, str):
+        return bool(found == expected)
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(_equal(*pair, tolerance) for pair in zip(found, expected, strict=True))
+    if isinstance(found, str):
+        return False
+    return (math.isnan(found) and math.isnan(expected)) or math.isclose(found, expected, rel_tol=tolerance, abs_tol=0)
+
+
+def _live_and_be_killed(path: str, logging_dir: str, init_kwargs: dict[str, Any], script: Iterable[str]) -> None:
+    """What the child of `SinkContract._killed` does."""
+    from accelbus.tracking import load_tracker_class  # noqa: PLC0415  only the child loads by path
+
+    tracker = make_tracker(load_tracker_class(path), RunRecord(run_id="contract", project="contract"), logging_dir, init_kwargs)
+    tracker.restore({})
+    tracker.start()
+    tracker.log_batch([_row(step, {"损失": float(step)}) for step in range(10)])
+    for order in script:
+        if order == "log":
+            tracker.log_batch([_row(step, {"损失": -1.0}) for step in range(10, 20)])
+        if order in {"flush", "checkpoint"}:
+            tracker.flush()
+        if order == "checkpoint":
+            os.write(1, json.dumps(tracker.checkpoint()).encode() + b"\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _live_and_be_killed(**json.loads(sys.argv[1]))
+
+__all__ = ["EPOCH_NS", "ODD_KEYS", "Point", "ReadBack", "SinkContract"]

@@ -1,0 +1,145 @@
+r"""JSON lines: a tracker that needs no package and no account.
+
+``metrics.jsonl`` has one line per row, in the order of delivery::
+
+    {"step":20,"time":1767139200.25,"attempt":0,"values":{"loss":0.25,"lr":0.001}}
+
+A key may come in several lines of one step; the last one counts, and so does the highest attempt. Every line is valid JSON, which
+has no NaN: a number that is not finite is written as ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, and the line names its key::
+
+    {"step":21,"time":1767139200.50,"attempt":0,"values":{"loss":"NaN","note":"NaN"},"non_finite":["loss"]}
+
+so that it differs from null and from text. ``float()`` understands all three. ``config.json`` holds the hyperparameters as they
+are, nested (non-finite numbers as the same texts), ``status.json`` how the run ended.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from accelbus.durable import write_atomically
+from accelbus.tracking import GeneralTracker, Row
+from accelbus_sinks._append_file import AppendFile, cut_back, set_aside
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JSONLTracker(GeneralTracker):
+    """Write rows to ``<logging_dir>/metrics.jsonl``, exactly once, each durable after ``flush``.
+
+    Args:
+        run_name: unused; the directory is the run's own.
+        logging_dir: made when missing.
+    """
+
+    name = "jsonl"
+    requires_logging_directory = True
+
+    def __init__(self, run_name: str, logging_dir: str | Path) -> None:
+        super().__init__()
+        self._directory = Path(logging_dir)
+        self._path = self._directory / "metrics.jsonl"
+        self._file: AppendFile | None = None
+        self._offset = 0
+        self._step = 0
+
+    @property
+    def tracker(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    def url(self) -> str:
+        return str(self._path)
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        if "offset" in checkpoint:
+            cut_back(self._path, checkpoint["offset"])
+        elif self._path.exists():
+            set_aside(self._path, "metrics.superseded.jsonl")
+
+    def start(self) -> None:
+        if self._file is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            (self._directory / "status.json").unlink(missing_ok=True)
+            self._file = AppendFile(self._path)
+            self._offset = self._file.length
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        self._opened()
+        self._write("config.json", values)
+
+    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        self.log_batch([Row(self._step if step is None else step, values, time.time_ns())])
+
+    def log_batch(self, rows: Sequence[Row]) -> None:
+        file = self._opened()
+        file.make_room()
+        file.append(b"".join([_line(row) for row in rows]))
+        if rows:
+            self._step = rows[-1].step
+
+    def flush(self) -> None:
+        file = self._opened()
+        file.flush()
+        self._offset = file.length
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {"offset": self._offset}
+
+    def finish(self, status: str | None = None) -> None:
+        self.flush()
+        self._write("status.json", {"status": status or "finished", "time": time.time()})
+        self._opened().close()
+        self._file = None
+
+    def _opened(self) -> AppendFile:
+        if self._file is None:
+            raise RuntimeError(f"{self._path} is not open; call start() first")
+        return self._file
+
+    def _write(self, name: str, values: Mapping[str, Any]) -> None:
+        text = json.dumps(_spelled_out(values), indent=2, default=str)
+        write_atomically(self._directory / name, text.encode() + b"\n", mode=0o644)
+
+
+def _line(row: Row) -> bytes:
+    """Fast for what is usual. msgspec writes NaN as null, so a line with a null gets a second look."""
+    line: dict[str, Any] = {"step": row.step, "time": row.time_ns / 1e9, "attempt": row.attempt, "values": row.values}
+    try:
+        data = _encode(line)
+    except (OverflowError, UnicodeEncodeError):  # integers beyond 64 bits, lone surrogates: the json module takes both
+        return _odd_line(line)
+    return data + b"\n" if b"null" not in data else _odd_line(line)
+
+
+def _odd_line(line: dict[str, Any]) -> bytes:
+    non_finite = [key for key, value in line["values"].items() if _has_non_finite(value)]
+    line["values"] = _spelled_out(line["values"])
+    if non_finite:
+        line["non_finite"] = non_finite
+    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _has_non_finite(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_non_finite, value))
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _spelled_out(value: Any) -> Any:
+    """Return *value* with its non-finite numbers as texts."""
+    if isinstance(value, Mapping):
+        return {key: _spelled_out(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled_out(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -1,0 +1,154 @@
+"""TensorBoard: event files written directly, with neither torch nor TensorFlow.
+
+Every process that delivers opens an event file of its own, since a TensorBoard that has a file open would stumble over one that
+shrinks and grows again; after a crash the file before it is cut back to what the cursor knows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from accelbus.durable import write_atomically
+from accelbus.tracking import GeneralTracker, Row
+from accelbus_sinks._append_file import AppendFile, cut_back, set_aside
+from accelbus_sinks._tensorboard_hparams import forget_status, write_hyperparameters, write_status
+from accelbus_sinks._tensorboard_late import LatePoints
+from accelbus_sinks._tfevents import EventEncoder, version_record
+
+SUFFIX: Final = ".accelbus"
+"""End of the names of our event files; others in the directory are not touched."""
+
+WRITER_ARGUMENTS: Final = frozenset({"comment", "max_queue", "flush_secs", "filename_suffix"})
+"""Arguments of ``SummaryWriter`` that are accepted; only the last has something to act on here."""
+
+
+class TensorBoardTracker(GeneralTracker):
+    """Write event files to ``<logging_dir>/<run_name>``: one event per row, exactly once, durable after ``flush``.
+
+    Args:
+        run_name: becomes the directory, and with that the name of the run in TensorBoard.
+        logging_dir: made when missing.
+        kwargs: those of ``SummaryWriter`` that still mean something, see `WRITER_ARGUMENTS`.
+
+    Raises:
+        TypeError: an argument that this writer does not know.
+    """
+
+    name = "tensorboard"
+    requires_logging_directory = True
+
+    def __init__(self, run_name: str, logging_dir: str | os.PathLike[str], **kwargs: Any) -> None:
+        super().__init__()
+        if unknown := kwargs.keys() - WRITER_ARGUMENTS:
+            raise TypeError(f"TensorBoardTracker: unexpected argument {min(unknown)!r} (known: {', '.join(sorted(WRITER_ARGUMENTS))})")
+        self._directory = Path(logging_dir, *_path_parts(run_name))
+        self._suffix = str(kwargs.get("filename_suffix", "")).replace("/", "_") + SUFFIX
+        self._encoder = EventEncoder()
+        self._late = LatePoints()
+        self._file: AppendFile | None = None
+        self._position: dict[str, Any] = {"file": "", "offset": 0}
+        self._started = 0.0
+        self._open = False
+        self._step = 0
+
+    @property
+    def tracker(self) -> Path:
+        """The run's directory; there is no ``SummaryWriter``."""
+        return self._directory
+
+    @property
+    def url(self) -> str:
+        return str(self._directory)
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        self._position = {"file": checkpoint.get("file", ""), "offset": checkpoint.get("offset", 0)}
+        self._started = checkpoint.get("started", 0.0)
+        for path in self._event_files():
+            if path.name > self._position["file"]:
+                set_aside(path, path.name.replace("tfevents", "superseded"))
+        if self._position["file"]:
+            cut_back(self._directory / self._position["file"], self._position["offset"])
+
+    def start(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        forget_status(self._directory)
+        self._started = self._started or time.time()
+        self._open = True
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        self._check_open()
+        write_hyperparameters(self._directory, values, self._started)
+        # JSON is YAML, and needs no package.
+        text = json.dumps(values, indent=2, default=str)
+        write_atomically(self._directory / "hparams.yml", text.encode() + b"\n", mode=0o644)
+
+    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        self.log_batch([Row(self._step if step is None else step, dict(values), time.time_ns())])
+
+    def log_batch(self, rows: Sequence[Row]) -> None:
+        file = self._events()
+        file.make_room()
+        # Everything is encoded before anything is remembered: a value that cannot be written refuses the batch as a whole.
+        records = [self._encoder.encode(row) for row in rows]
+        file.append(b"".join([written for row, record in zip(rows, records, strict=True) for written in self._in_order(row, record)]))
+        if rows:
+            self._step = rows[-1].step
+
+    def flush(self) -> None:
+        self._check_open()
+        if self._file:
+            for row in self._late.release():
+                self._file.append(self._encoder.encode(row))
+            self._file.flush()
+            self._position = {"file": self._file.path.name, "offset": self._file.length}
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {**self._position, "started": self._started}
+
+    def finish(self, status: str | None = None) -> None:
+        self.flush()
+        if self._file:
+            self._file.close()
+            self._file = None
+        write_status(self._directory, status or "finished", time.time())
+        self._open = False
+
+    def _in_order(self, row: Row, record: bytes) -> Iterator[bytes]:
+        """Yield what to write for *row* now; late points in it wait for the next flush."""
+        if row.attempt > self._late.attempt:
+            yield from map(self._encoder.encode, self._late.begin_attempt(row.attempt))
+        now = self._late.pass_on(row)
+        yield record if now is row else self._encoder.encode(now)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise RuntimeError(f"the run in {self._directory} is not open; call start() first")
+
+    def _events(self) -> AppendFile:
+        """Open this process's file with its first row, when the hyperparameters, to be read before it, are most likely there."""
+        self._check_open()
+        if self._file is None:
+            file = AppendFile(self._directory / self._new_name(), exclusive=True)
+            file.append(version_record(time.time()))
+            self._file = file
+        return self._file
+
+    def _new_name(self) -> str:
+        """Readers take files by name, so this one must sort behind all others even if the clock went back."""
+        newest = max((int(path.name.split(".")[3]) for path in self._event_files()), default=0)
+        host = socket.gethostname().replace("/", "_") or "localhost"
+        return f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.{host}.{os.getpid()}{self._suffix}"
+
+    def _event_files(self) -> list[Path]:
+        return sorted(self._directory.glob(f"events.out.tfevents.[0-9]*{SUFFIX}"))
+
+
+def _path_parts(run_name: str) -> list[str]:
+    """Return *run_name* as directories below the logging directory, whatever it contains."""
+    return [part for part in run_name.replace("\0", "").split("/") if part not in {"", ".", ".."}]

@@ -1,0 +1,158 @@
+"""The TensorBoard tracker, read back with TensorBoard's own readers."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorboard")
+
+from accelbus.testing import Point, ReadBack, SinkContract
+from accelbus.tracking import Row
+from accelbus_sinks.tensorboard import TensorBoardTracker
+from tests.support import tensorboard_readers as readers
+
+
+class TestTensorBoard(SinkContract):
+    """Scalars are 32-bit floats; text and lists are in the Text tab."""
+
+    tracker_class = TensorBoardTracker
+    tolerance = 1e-6
+
+    def read(self, logging_dir: Path) -> ReadBack:
+        points = [Point(*point) for point in readers.scalars(logging_dir)]
+        points += [
+            Point(step, key, json.loads(text) if text.startswith("[") else text, time)
+            for step, key, text, time in readers.texts(logging_dir)
+        ]
+        sessions = readers.sessions(logging_dir)
+        return ReadBack(points, readers.hyperparameters(sessions), readers.status(sessions))
+
+
+@pytest.fixture
+def tracker(tmp_path):
+    """A started tracker of the run ``run`` in ``tmp_path``."""
+    return _started(tmp_path, "run")
+
+
+def test_the_hparams_tab_shows_hyperparameters_and_curves_of_every_run(tmp_path):
+    """Each run is one row of the tab, with its own hyperparameters, its last values as metrics, and no run beside it."""
+    for name, lr in (("a", 0.1), ("b", 0.2)):
+        tracker = _started(tmp_path, name)
+        tracker.store_init_configuration({"lr": lr, "opt": {"name": "adam"}, name: True})
+        tracker.log_batch([Row(step, {"loss": lr / step, "accuracy": 0.5}, step * 10**9) for step in (1, 2)])
+        tracker.finish("finished" if name == "a" else "killed")
+
+    assert readers.runs(tmp_path) == ["a", "b"]
+    columns = readers.experiment(tmp_path)
+    assert {info.name for info in columns.hparam_infos} == {"lr", "opt/name", "a", "b"}
+    assert {info.name.tag for info in columns.metric_infos} == {"loss", "accuracy"}
+    groups = sorted(readers.sessions(tmp_path), key=lambda group: group.name)
+    assert [group.name for group in groups] == ["a", "b"]
+    assert [readers.hyperparameters([group])["lr"] for group in groups] == [0.1, 0.2]
+    assert [readers.status([group]) for group in groups] == ["finished", "failed"]
+    losses = [metric.value for group in groups for metric in group.metric_values if metric.name.tag == "loss"]
+    assert losses == pytest.approx([0.05, 0.1])
+
+
+def test_hyperparameters_that_the_tab_cannot_hold_are_text(tracker, tmp_path):
+    """Numbers that are not finite (they break the tab's JSON), lists, None, long texts and huge integers do not break it."""
+    tracker.store_init_configuration(
+        {"nan": math.nan, "list": [1, "two"], "none": None, "long": "x" * 5000, "seed": 2**60, "sur": "\ud800"}
+    )
+    tracker.finish()
+    shown = readers.hyperparameters(readers.sessions(tmp_path))
+    assert shown == {"nan": "NaN", "list": '[1, "two"]', "none": "None", "long": "x" * 1023 + "…", "seed": str(2**60), "sur": "\\ud800"}
+    assert json.loads((tmp_path / "run" / "hparams.yml").read_text())["long"] == "x" * 5000
+
+
+def test_all_scalars_of_a_row_are_one_event(tracker, tmp_path):
+    """A step costs one record, whatever its number of values."""
+    tracker.log_batch([Row(step, {"loss": 1.0, "accuracy": 0.5, "lr": 0.1}, step) for step in range(5)])
+    tracker.finish()
+    events = readers.events(next((tmp_path / "run").glob("*.accelbus")))
+    assert [len(event.summary.value) for event in events] == [0, 3, 3, 3, 3, 3]
+    assert events[0].file_version == "brain.Event:2"
+
+
+def test_late_values_hide_nothing_from_the_data_server(tracker, tmp_path):
+    """TensorBoard's data server drops a curve from a step that goes back; it still shows every point, each with its newest value."""
+    tracker.log_batch([Row(step, {"loss": float(step)}, step) for step in range(10)])
+    tracker.flush()
+    tracker.log_batch([Row(4, {"loss": 40.0}, 4), Row(10, {"loss": 10.0}, 10), Row(2, {"loss": 20.0}, 2)])
+    tracker.finish()
+    expected = [(step, {4: 40.0, 2: 20.0}.get(step, float(step))) for step in range(11)]
+    assert readers.data_server_scalars(tmp_path, "loss", len(expected)) == expected
+
+
+def test_values_beyond_32_bit_floats_become_infinite_and_are_named_once(tracker, tmp_path, caplog):
+    """TensorBoard's scalars end at 3.4e38; a value beyond is shown as infinity, with one warning for its key."""
+    tracker.log_batch([Row(step, {"big": 1e300, "negative": -(10**400), "loss": 1.0}, step) for step in (1, 2)])
+    tracker.finish()
+    found = {(step, key): value for step, key, value, _ in readers.scalars(tmp_path)}
+    assert (found[1, "big"], found[2, "negative"], found[2, "loss"]) == (math.inf, -math.inf, 1.0)
+    assert sorted(record.args[0] for record in caplog.records) == ["big", "negative"]
+
+
+def test_the_newest_file_sorts_last_though_the_clock_went_back(tmp_path, monkeypatch):
+    """Readers take files by name, so a restart after a clock step still continues the run."""
+    for now, step in ((2_000_000_000.0, 1), (1_000_000_000.0, 2)):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        tracker = _started(tmp_path, "run")
+        tracker.log_batch([Row(step, {"loss": float(step)}, step)])
+        tracker.finish()
+    files = sorted((tmp_path / "run").glob("*.accelbus"))
+    assert [readers.events(file)[-1].step for file in files] == [1, 2]
+
+
+def test_a_run_name_cannot_leave_the_logging_directory(tmp_path):
+    """Names with slashes and dots become directories below."""
+    for name in ("team/run", "../../run", "/run", ""):
+        assert _started(tmp_path, name).tracker.resolve().is_relative_to(tmp_path)
+
+
+def test_event_files_of_others_are_left_alone(tmp_path):
+    """Starting anew sets aside our own files only."""
+    other = tmp_path / "run" / "events.out.tfevents.2000000000.host.1.0"
+    other.parent.mkdir()
+    other.write_bytes(b"")
+    tracker = TensorBoardTracker("run", tmp_path)
+    tracker.restore({})
+    tracker.start()
+    assert other.exists()
+
+
+def test_arguments_of_a_summary_writer_are_accepted_and_others_refused(tmp_path):
+    """What Accelerate's users pass works; a typing error does not pass in silence."""
+    assert TensorBoardTracker("run", tmp_path, flush_secs=60, max_queue=100)
+    with pytest.raises(TypeError, match=r"'flush_sec' \(known: .*flush_secs"):
+        TensorBoardTracker("run", tmp_path, flush_sec=60)
+
+
+def test_neither_torch_nor_tensorflow_is_needed(tmp_path):
+    """A whole run is written in a process that cannot import them."""
+    script = f"""
+import sys
+sys.modules["torch"] = sys.modules["tensorflow"] = None
+sys.path[:] = {sys.path!r}
+from accelbus_sinks.tensorboard import TensorBoardTracker
+tracker = TensorBoardTracker("run", {str(tmp_path)!r})
+tracker.start()
+tracker.store_init_configuration({{"lr": 0.1}})
+tracker.log({{"loss": 1.0, "note": "text"}}, step=1)
+tracker.finish()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    assert [(step, value) for step, _, value, _ in readers.scalars(tmp_path)] == [(1, 1.0)]
+
+
+def _started(logging_dir, name):
+    tracker = TensorBoardTracker(name, logging_dir)
+    tracker.restore({})
+    tracker.start()
+    return tracker

@@ -1,0 +1,290 @@
+"""The seam for trackers: the base class, the registry, and names to classes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from typing import ClassVar
+
+import pytest
+
+from accelbus import tracking
+from accelbus.errors import ConfigurationError, MissingExtraError, UnknownTrackerError
+from accelbus.rundir import RunRecord
+from accelbus.tracking import GeneralTracker, Row, TrackerSpec, finish_with_status, load_tracker_class, make_tracker, overrides, resolve
+
+
+class Recorder(GeneralTracker):
+    """Remembers its calls; written as for Accelerate, without any of our hooks."""
+
+    name = "recorder"
+    requires_logging_directory = False
+
+    def __init__(self, run_name, **kwargs):
+        super().__init__()
+        self.run_name, self.kwargs, self.calls = run_name, kwargs, []
+
+    @property
+    def tracker(self):
+        return self.calls
+
+    def log(self, values, step=None):
+        self.calls.append((values, step))
+
+    def finish(self):
+        self.calls.append("finish")
+
+
+class Foreign:
+    """A tracker that inherits from somebody else's base class."""
+
+    name = "foreign"
+    requires_logging_directory = True
+
+    def __init__(self, run_name, logging_dir):
+        self.arguments = (run_name, logging_dir)
+
+    def log(self, values, step=None, **kwargs): ...
+
+
+RECORDER = f"{__name__}:Recorder"
+THIRD_PARTY = importlib.metadata.EntryPoint("theirs", RECORDER, tracking.ENTRY_POINTS)
+RUN = RunRecord(run_id="digits-1", project="digits")
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    """A registry of this test's own."""
+    monkeypatch.setattr(tracking, "_registered", {})
+    return tracking._registered
+
+
+@pytest.fixture
+def entry_points(monkeypatch):
+    """One third-party tracker is installed, and nothing else."""
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [THIRD_PARTY] if group == tracking.ENTRY_POINTS else [])
+
+
+@pytest.fixture
+def no_tensorboard(monkeypatch):
+    """TensorBoard is known, and its package is not installed."""
+    monkeypatch.setitem(tracking.BUILT_IN, "tensorboard", TrackerSpec("tensorboard", "tensorboard_of_nobody", "tensorboard"))
+
+
+def test_a_class_without_the_required_attributes_names_all_of_them():
+    """The message is Accelerate's, so that what is found about it on the web applies."""
+    with pytest.raises(NotImplementedError, match=r"`name`, `requires_logging_directory`, `tracker`$"):
+        type("Bare", (GeneralTracker,), {})()
+    with pytest.raises(NotImplementedError, match=r"class definition: `tracker`$"):
+        type("Half", (GeneralTracker,), {"name": "half", "requires_logging_directory": False})()
+
+
+def test_a_blank_tracker_takes_every_call():
+    """It stands for a tracker where there is none, and needs no attributes."""
+    blank = GeneralTracker(_blank=True)
+    blank.start()
+    blank.store_init_configuration({"lr": 0.1})
+    blank.log({"loss": 1.0}, step=1)
+    blank.log_batch([Row(1, {"loss": 1.0}, 0)])
+    blank.flush()
+    blank.restore(blank.checkpoint())
+    blank.finish("failed")
+    assert blank.url is None
+
+
+def test_a_batch_is_logged_row_by_row_by_default():
+    """A tracker with nothing but ``log`` gets every row, in order, with its step."""
+    tracker = Recorder("run")
+    tracker.log_batch([Row(10, {"loss": 1.0}, 0), Row(5, {"loss": 2.0}, 0)])
+    assert tracker.calls == [({"loss": 1.0}, 10), ({"loss": 2.0}, 5)]
+
+
+def test_own_hooks_are_told_from_inherited_ones():
+    """Delivery uses a tracker's own batches, and logs row by row where it has none."""
+    assert not overrides(Recorder("run"), "log_batch")
+    assert not overrides(Foreign("run", "dir"), "log_batch")
+    assert overrides(type("Batching", (Recorder,), {"log_batch": lambda self, rows: None})("run"), "log_batch")
+
+
+def test_the_status_reaches_trackers_that_take_one_only():
+    """Accelerate's ``finish()`` has no argument; ours has, by name or in ``**kwargs``."""
+    plain = Recorder("run")
+    finish_with_status(plain, "failed")
+    assert plain.calls == ["finish"]
+    seen = []
+    for method in (lambda self, status=None: seen.append(status), lambda self, **kwargs: seen.append(kwargs["status"])):
+        finish_with_status(type("Own", (Recorder,), {"finish": method})("run"), "failed")
+    assert seen == ["failed", "failed"]
+
+
+def test_trackers_are_built_as_accelerate_builds_them(tmp_path):
+    """Project, then the logging directory where one is asked for, then the arguments for this tracker."""
+    plain = make_tracker(Recorder, RUN, tmp_path, {"mode": "offline"})
+    assert (plain.run_name, plain.kwargs) == ("digits", {"mode": "offline"})
+    assert make_tracker(Foreign, RUN, tmp_path, {}).arguments == ("digits", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "refused, message",
+    [
+        (object(), "`tracker_class` must be a subclass of `GeneralTracker`, but got"),
+        (Foreign, "`tracker_class` must be a subclass of `GeneralTracker`, but got"),
+        (type("Nameless", (GeneralTracker,), {}), "must define a non-empty `name` attribute"),
+        (type("Empty", (GeneralTracker,), {"name": ""}), "must define a non-empty `name` attribute"),
+        (type("Directory", (GeneralTracker,), {"name": "x"}), "must define a `requires_logging_directory` class attribute"),
+    ],
+)
+def test_registering_what_is_no_tracker_is_refused(refused, message, registry):
+    """The reference's checks, with the reference's words."""
+    with pytest.raises(ValueError, match=message):
+        tracking.register_tracker_class(refused)
+    assert registry == {}
+
+
+@pytest.mark.parametrize("taken", ["recorder", "tensorboard"])
+def test_a_name_that_is_taken_is_overwritten_with_a_warning(taken, registry):
+    """Shadowing a built-in tracker works, and is said."""
+    first, second = (type("Named", (Recorder,), {"name": taken}) for _ in range(2))
+    if taken == "recorder":
+        tracking.register_tracker_class(first)
+    with pytest.warns(UserWarning, match=f"A tracker with the name '{taken}' is already registered"):
+        tracking.register_tracker_class(second)
+    assert registry[taken] is second
+
+
+def test_curves_without_a_decision(no_tensorboard):
+    """Nothing said means JSONL where TensorBoard is missing."""
+    assert resolve(None) == ("jsonl",)
+
+
+def test_tensorboard_where_it_is_installed():
+    """Nothing said means TensorBoard otherwise: curves, and no account."""
+    pytest.importorskip("tensorboard")
+    assert resolve(None) == ("tensorboard",)
+
+
+def test_names_come_back_in_order_and_once():
+    """A name alone, several, and doubled ones."""
+    assert resolve("jsonl") == ("jsonl",)
+    assert resolve(["jsonl", RECORDER, "jsonl"]) == ("jsonl", RECORDER)
+    assert resolve([]) == ()
+
+
+@pytest.mark.usefixtures("entry_points", "no_tensorboard")
+def test_all_means_everything_that_is_there():
+    """Installed, registered and third-party trackers, without those whose package is missing."""
+    tracking.register_tracker_class(Recorder)
+    assert resolve("all") == ("jsonl", RECORDER, "theirs")
+
+
+@pytest.mark.usefixtures("entry_points")
+def test_an_unknown_name_is_an_error_that_names_the_known_and_the_close():
+    """A typing error must not train for a day without a tracker."""
+    tracking.register_tracker_class(Recorder)
+    with pytest.raises(
+        UnknownTrackerError, match=r"unknown tracker 'tensorbord' \(known: jsonl, recorder, tensorboard, theirs, or 'module:Class'\)"
+    ):
+        resolve(["jsonl", "tensorbord"])
+    with pytest.raises(ConfigurationError, match="did you mean 'tensorboard'"):
+        resolve("tensorbord")
+    with pytest.raises(UnknownTrackerError, match="unknown tracker ''"):
+        resolve("")
+
+
+def test_a_missing_package_is_an_error_with_the_install_command(no_tensorboard):
+    """Named trackers are never skipped in silence."""
+    with pytest.raises(MissingExtraError, match=r"needs the package 'tensorboard_of_nobody'.*pip install 'accelbus\[tensorboard\]'"):
+        resolve(["tensorboard"])
+
+
+def test_a_registered_class_resolves_to_its_import_path():
+    """The worker process knows nothing of this process's registry."""
+    tracking.register_tracker_class(Recorder)
+    (path,) = resolve("recorder")
+    assert load_tracker_class(path) is Recorder
+
+
+@pytest.mark.parametrize("place", ["__main__", "local"])
+def test_a_class_that_no_other_process_can_import_is_refused_at_once(place):
+    """The error comes where the class is named, not from a worker later."""
+
+    class Local(Recorder):
+        name = "local"
+
+    if place == "__main__":
+        Local.__module__, Local.__qualname__ = "__main__", "Local"
+    tracking.register_tracker_class(Local)
+    with pytest.raises(ConfigurationError, match="cannot be imported by another process; move it to the top level of a module"):
+        resolve("local")
+
+
+@pytest.mark.parametrize(
+    "path", ["__main__:Tracker", "no_such_module:Tracker", "no_such_package.module:Tracker", ":Tracker", ".relative:Tracker"]
+)
+def test_a_path_into_no_package_is_unknown(path):
+    """Import paths are checked as far as that goes without importing."""
+    with pytest.raises(UnknownTrackerError):
+        resolve(path)
+
+
+def test_resolving_imports_no_tracker():
+    """The training process never pays for a tracker's import."""
+    pytest.importorskip("tensorboard")
+    script = f"""
+import sys
+sys.path[:] = {sys.path!r}
+from accelbus.tracking import resolve
+resolve("all"), resolve(None), resolve("tensorboard.plugins:X")
+assert not {{"tensorboard", "accelbus_sinks", "torch", "numpy"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_built_in_trackers_are_found_by_their_entry_points():
+    """They use the door that third parties use."""
+    names = set(tracking._entry_points())
+    assert set(tracking.BUILT_IN) <= names
+    for name in tracking.BUILT_IN:
+        assert load_tracker_class(name).name == name
+
+
+@pytest.mark.usefixtures("entry_points")
+def test_a_third_party_tracker_is_found_by_its_entry_point():
+    """Installing a package is all it takes."""
+    assert resolve("theirs") == ("theirs",)
+    assert load_tracker_class("theirs") is Recorder
+
+
+def test_a_tracker_of_another_base_class_loads(registry):
+    """What has the attributes and methods is a tracker."""
+    assert load_tracker_class(f"{__name__}:Foreign") is Foreign
+
+
+@pytest.mark.parametrize(
+    "path, message",
+    [
+        ("no_such_module:Tracker", "cannot be imported from 'no_such_module:Tracker'"),
+        (f"{__name__}:Nothing", "has no 'Nothing'"),
+        (f"{__name__}:RUN", "expected a GeneralTracker class"),
+        ("collections:OrderedDict", "expected a GeneralTracker class"),
+        ("nobody", "unknown tracker 'nobody'"),
+    ],
+)
+def test_loading_what_is_no_tracker_says_what_is_there(path, message):
+    """A wrong path, name or class is named with what was expected."""
+    with pytest.raises(UnknownTrackerError, match=message):
+        load_tracker_class(path)
+
+
+class _Broken:
+    """An installed entry point whose package is missing."""
+
+    entry: ClassVar = importlib.metadata.EntryPoint("tensorboard", "tensorboard_of_nobody:Tracker", tracking.ENTRY_POINTS)
+
+
+def test_loading_a_built_in_tracker_without_its_package_says_the_install_command(monkeypatch, no_tensorboard):
+    """Also from a login node that delivers a run of a cluster which had the package."""
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [_Broken.entry])
+    with pytest.raises(MissingExtraError, match=r"pip install 'accelbus\[tensorboard\]'"):
+        load_tracker_class("tensorboard")
