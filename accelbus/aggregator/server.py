@@ -53,7 +53,7 @@ class BusProcess:
         self._bad_frames = 0
         self._done = anyio.Event()
         self._asked_again: dict[bytes, float] = {}
-        self._parents: dict[bytes, tuple[int, float]] = {}
+        self._parents: dict[bytes, tuple[int, int]] = {}
         """{producer: pid and start time of its launcher}"""
 
     # --- life
@@ -202,7 +202,10 @@ class BusProcess:
             # It was taken for dead, or it says hello again after its goodbye; either way it is here.
             member.state, member.status = "alive", ""
             self._ledger.record(self._roster.state_record(member))
-        self._closed_at = None
+        if self._closed_at is not None:
+            self._closed_at = None
+            if self._supervisor is not None:
+                self._supervisor.resume()
         await self._save_roster()
         if hello.record is not None:
             self._offered[hello.rank] = hello.record

@@ -45,9 +45,9 @@ class RouterSocket:
             if messages:
                 return messages
             # Re-read EVENTS after every recv and send: one wake-up of the descriptor may stand for many messages.
-            if not self._socket.get(zmq.EVENTS) & zmq.POLLIN:
+            if not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 with anyio.move_on_after(_SAFETY_TIMEOUT):
-                    await anyio.wait_readable(self._socket.get(zmq.FD))
+                    await anyio.wait_readable(int(self._socket.getsockopt(zmq.FD)))
 
     def send(self, peer: bytes, payload: bytes) -> bool:
         """Send without waiting; False when *peer* is gone or does not read. Everything sent can be lost: acks are cumulative."""

@@ -29,9 +29,10 @@ def node_directory(run_dir: RunDir, tuning: Tuning) -> Path:
     Raises:
         OSError: no directory that is ours can be made.
     """
-    base = Path(tuning.socket_dir) if tuning.socket_dir else host.private_directory()
+    base = Path(tuning.socket_dir).absolute() if tuning.socket_dir else host.private_directory()
+    host.make_private(base)
     directory = base / hashlib.blake2b(os.fsencode(run_dir.path.absolute()), digest_size=8).hexdigest()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     return directory
 
 

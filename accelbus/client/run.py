@@ -18,6 +18,7 @@ import msgspec
 
 from accelbus import __version__, control, tracking
 from accelbus import values as value_model
+from accelbus.blobs import BlobStore
 from accelbus.client.attach import Handle
 from accelbus.client.finishing import wait_for_sinks
 from accelbus.client.hooks import HOOKS, Ending
@@ -88,6 +89,7 @@ class Run:
         self._producer = uuid.uuid4().bytes
         self._local_drops: dict[str, int] = {}
         self._created_ns = time_ns()
+        self._blobs = BlobStore(run_dir.blobs, self._producer.hex(), quota=self._tuning.blob_bytes)
 
     # --- logging
 
@@ -421,11 +423,10 @@ class Run:
     def _put_in_parts(self, now: int, step: int | None, auto_step: int, clean: dict[str, Any]) -> None:
         parts, large = value_model.split(clean, self._tuning.event_bytes)
         for key, value in large.items():
-            reference = value_model.write_blob(value, self._run_dir.blobs, limit=self._tuning.blob_bytes)
-            if reference is None:
-                self._fault("blob_full", key, "a value this large needs a file in the run directory, which could not be written")
-            else:
-                parts.append({key: reference})
+            try:
+                parts.append({key: self._blobs.write(_encode(value))})
+            except OSError as error:
+                self._fault("blob_full", key, f"a value this large needs a file in the run directory: {error}")
         for part in parts:
             event = (METRICS_TAG, now, step, part) if step is not None else (METRICS_TAG, now, None, part, auto_step)
             payload = _encode(event)
@@ -468,7 +469,7 @@ class Run:
 
     def _count_faults(self, faults: list[value_model.Fault]) -> None:
         for fault in faults:
-            self._fault(fault.reason, fault.key, f"no tracker can take a {fault.type_name}")
+            self._fault(fault.reason, fault.key, fault.detail)
 
     def _fault(self, reason: str, key: str, text: str) -> None:
         if self.settings.strict:
@@ -491,6 +492,8 @@ class Run:
 
 
 _current: Run | None = None
+_opened = 0
+"""Runs without an explicit id that this process has opened; every rank opens them in the same order."""
 
 
 def init(project: str | None = None, **settings: Any) -> Run:
@@ -508,7 +511,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
         UnknownTrackerError: ``log_with`` or ``require`` names a tracker nobody registered.
         MissingExtraError: a tracker's package is not installed; the message has the command.
     """
-    global _current  # noqa: PLW0603  the process has one current run
+    global _current, _opened  # noqa: PLW0603  the process has one current run
     resolved = from_environment(Settings, project=project, **settings)
     tuning = from_environment(Tuning)
     if _current is not None:
@@ -517,7 +520,9 @@ def init(project: str | None = None, **settings: Any) -> Run:
         _current = Run(resolved, None, RunDir(Path(resolved.dir) / (resolved.run_id or "disabled")), tuning=tuning)
         return _current
     sinks = _check(resolved)
-    identity = identify(settings=resolved)
+    identity = identify(settings=resolved, ordinal=_opened)
+    if resolved.run_id is None:
+        _opened += 1
     run_dir = RunDir(Path(resolved.dir).absolute() / check_run_id(identity.run_id))
     _check_resume(resolved, identity, run_dir)
     run_dir.create()
@@ -544,7 +549,7 @@ def attach(run: Run | Handle | None = None, *, role: str = "worker") -> Run:
         NotInitializedError: there is no run to attach to.
     """
     global _current  # noqa: PLW0603
-    source = run if run is not None else _current
+    source: Run | Handle | None = run if run is not None else _current
     if source is None:
         raise NotInitializedError("there is no run to attach to: pass the Run (or run.handle()) to this process, or fork after accelbus.init()")
     handle = source.handle() if isinstance(source, Run) else source
