@@ -1,0 +1,109 @@
+"""Hyperparameters: nested plain data from whatever a project keeps its configuration in."""
+
+from __future__ import annotations
+
+import enum
+import re
+import types
+from collections.abc import Mapping, Sequence, Set as AbstractSet
+from typing import Any, Final
+
+import msgspec
+
+from accelbus.errors import ConfigurationError
+from accelbus.values.names import free_name, readable
+from accelbus.values.repair import Repair, fields_of
+from accelbus.values.rules import encoder, shown, type_name
+
+_TEXT_CHARACTERS: Final = 1000
+"""Longest text in place of an object; the configuration says what was used, it does not store it."""
+_LIST_ITEMS: Final = 1000
+"""Elements of an array that are written out."""
+_MAX_DEPTH: Final = 32
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_ENCODER: Final = encoder()
+
+
+def config_values(config: object) -> dict[str, Any]:
+    """Return *config* as nested dicts and lists of numbers, text, bools and None.
+
+    Every key is kept. What is no plain data becomes text: types and functions by their name, others as they print, without
+    addresses, so that all ranks say the same. None is touched, and nothing of it is kept by reference.
+
+    Args:
+        config: mapping (OmegaConf's too), dataclass, attrs or msgspec struct, pydantic model, Namespace, or an object with ``to_dict``.
+
+    Raises:
+        ConfigurationError: it is none of them.
+    """
+    items = _items_of(config)
+    if items is None:
+        raise ConfigurationError(
+            f"config={shown(config)}: expected a mapping, dataclass or Namespace of hyperparameters, got {type_name(type(config))}"
+        )
+    return _mapping(items, (id(config),))
+
+
+def _items_of(value: object) -> Mapping[Any, Any] | None:
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, type | types.FunctionType | types.MethodType | types.ModuleType | enum.Enum):
+        return None
+    if (fields := fields_of(value)) is not None:
+        return fields
+    for method in ("model_dump", "to_dict"):
+        dump = getattr(value, method, None)
+        if callable(dump) and isinstance(dumped := dump(), Mapping):
+            return dumped
+    # Namespace and SimpleNamespace: classes that only hold attributes.
+    return vars(value) if type(value).__name__.endswith("Namespace") and hasattr(value, "__dict__") else None
+
+
+def _mapping(items: Mapping[Any, Any], within: tuple[int, ...]) -> dict[str, Any]:
+    key_text = Repair(_ENCODER).key
+    plain: dict[str, Any] = {}
+    for key in sorted(items, key=lambda key: type(key) is not str):
+        plain[free_name(key_text(key), plain)] = _plain_or_text(items, key, within)
+    return plain
+
+
+def _plain_or_text(items: Mapping[Any, Any], key: Any, within: tuple[int, ...]) -> Any:
+    # Broad, because configurations hold foreign objects; a value that raises is shown as what it raised.
+    try:
+        return _plain(items[key], within)
+    except Exception as error:  # noqa: BLE001
+        return f"<{_text(error)}>"
+
+
+def _plain(value: Any, within: tuple[int, ...]) -> Any:
+    if id(value) in within or len(within) > _MAX_DEPTH:
+        return "<…>"
+    deeper = (*within, id(value))
+    if isinstance(value, enum.Enum):
+        return _plain(value.value, deeper)
+    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType):
+        return f"{value.__module__}.{value.__qualname__}"
+    if (items := _items_of(value)) is not None:
+        return _mapping(items, deeper)
+    if isinstance(value, AbstractSet):
+        return sorted((_plain(item, deeper) for item in value), key=repr)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item, deeper) for item in value]
+    return _leaf(value)
+
+
+def _leaf(value: Any) -> Any:
+    shape = getattr(value, "shape", None)
+    try:
+        plain = readable(Repair(_ENCODER).clean(value))
+    except Exception:  # noqa: BLE001  no rule for it: its text is better than nothing
+        return _text(value) if shape is None else f"{type_name(type(value))}, shape {tuple(shape)}, {getattr(value, 'dtype', '')}"
+    if isinstance(plain, list) and len(msgspec.msgpack.encode(plain)) > 9 * _LIST_ITEMS:
+        return f"{type_name(type(value))}, shape {tuple(shape or ())}, {getattr(value, 'dtype', '')}"
+    return plain
+
+
+def _text(value: object) -> str:
+    text = _ADDRESS.sub("", str(value) if not isinstance(value, BaseException) else repr(value))
+    clean = Repair(_ENCODER).clean(text)
+    return clean if len(clean) <= _TEXT_CHARACTERS else f"{clean[: _TEXT_CHARACTERS - 1]}…"
