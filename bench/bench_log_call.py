@@ -133,7 +133,7 @@ LOOPS = {"warm": _warm, "cold": _cold}
 LOGS = [f"{state}: run.log, {kind}" for state in LOOPS for kind in ("process", "memory")]
 
 BENCH = Bench(
-    question="run.log of 4 floats, ns per call; ratios without the cost of an empty call",
+    question="run.log of 4 floats, ns per call; net: without the cost of an empty call",
     subjects={f"{state}: {name}": functools.partial(loop, subject) for state, loop in LOOPS.items() for name, subject in SUBJECTS.items()},
     baselines={log: f"{log[:4]}: msgspec encoding alone" for log in LOGS},
     floors={log: f"{log[:4]}: empty call" for log in LOGS},

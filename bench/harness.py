@@ -38,7 +38,7 @@ class Bench(msgspec.Struct, frozen=True):
     baselines: dict[str, str] = {}
     """{subject: the subject that its numbers are divided by}"""
     floors: dict[str, str] = {}
-    """{subject: the subject whose median is the cost of measuring; it is subtracted on both sides of a ratio}"""
+    """{subject: the subject whose median is the cost of measuring; net ratios are without it, on both sides}"""
     ratio_of: tuple[str, ...] = ("p50",)
     """Measures for which the ratio is shown."""
     repeats: int = 7
@@ -95,18 +95,20 @@ def compare(name: str, *, repeats: int | None = None, quick: bool = False, progr
 
 
 def ratios(bench: Bench, results: Sequence[Result]) -> dict[str, dict[str, list[float]]]:
-    """Return {subject: {measure: ratio to its baseline, round by round}}."""
+    """Return {subject: {measure: ratio to its baseline, round by round}}, as measured and net of the floor."""
     by_subject = {result.subject: result for result in results}
 
-    def divided(subject: str, baseline: str, measure: str) -> list[float]:
-        floor = statistics.median(by_subject[bench.floors[subject]].of("p50")) if subject in bench.floors else 0.0
-        pairs = zip(by_subject[subject].of(measure), by_subject[baseline].of(measure), strict=True)
+    def divided(subject: str, measure: str, floor: float) -> list[float]:
+        pairs = zip(by_subject[subject].of(measure), by_subject[bench.baselines[subject]].of(measure), strict=True)
         return [(mine - floor) / (base - floor) for mine, base in pairs]
 
-    return {
-        subject: {measure: divided(subject, baseline, measure) for measure in bench.ratio_of}
-        for subject, baseline in bench.baselines.items()
-    }
+    found: dict[str, dict[str, list[float]]] = {}
+    for subject in bench.baselines:
+        found[subject] = {measure: divided(subject, measure, 0.0) for measure in bench.ratio_of}
+        if subject in bench.floors:
+            floor = statistics.median(by_subject[bench.floors[subject]].of("p50"))
+            found[subject] |= {f"{measure} net": divided(subject, measure, floor) for measure in bench.ratio_of}
+    return found
 
 
 def load(name: str) -> Bench:

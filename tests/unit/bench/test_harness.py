@@ -22,14 +22,14 @@ def test_percentiles_of_one_measurement():
     assert harness.percentiles([7]) == {"min": 7.0, "p50": 7.0, "p99": 7.0, "worst": 7.0, "n": 1.0}
 
 
-def test_ratio_is_taken_round_by_round_without_the_cost_of_measuring():
-    """Each round's ratio compares neighbours in time; the empty call is subtracted on both sides."""
+def test_ratio_is_taken_round_by_round_with_and_without_the_cost_of_measuring():
+    """Each round's ratio compares neighbours in time; net, the empty call is subtracted on both sides."""
     results = [
-        Result("x", "ours", [{"p50": 110.0}, {"p50": 210.0}]),
-        Result("x", "theirs", [{"p50": 60.0}, {"p50": 110.0}]),
+        Result("x", "ours", [{"p50": 120.0}, {"p50": 210.0}]),
+        Result("x", "theirs", [{"p50": 60.0}, {"p50": 105.0}]),
         Result("x", "empty", [{"p50": 10.0}, {"p50": 10.0}]),
     ]
-    assert harness.ratios(NOTHING, results) == {"ours": {"p50": [2.0, 2.0]}}
+    assert harness.ratios(NOTHING, results) == {"ours": {"p50": [2.0, 2.0], "p50 net": [2.2, 200 / 95]}}
 
 
 @pytest.mark.parametrize("name", harness.names())
