@@ -170,13 +170,31 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retry_max: Seconds = 30.0
     retries_alone: Positive = 3
     """Failures of one row before the next row is tried in its place."""
+    failures_of_dead_letter: Positive = 8
+    """Failures of a row, the later ones while other rows work, that send it to the dead letters: a tracker that fails now and then
+    is no reason to lose a row."""
     breaker_failures: Positive = 5
     """Failures in a row, of different rows, that open the breaker."""
+    restart_after_failures: Positive = 3
+    """Failures of start, flush or finish in a row after which a fresh worker process tries: a tracker's own state may be broken."""
+    call_rows: Positive = 4096
+    """Most rows handed to a tracker in one call; fewer while a call takes long."""
+    call_seconds: Seconds = 0.5
+    """How long one call should take: the deadlines, commands and cursors wait for it."""
     start_deadline: Seconds = 120.0
+    start_notice: Seconds = 15.0
+    """A tracker that has been starting for so long is reported to the main rank."""
     log_deadline: Seconds = 60.0
+    flush_deadline: Seconds = 60.0
     finish_deadline: Seconds = 120.0
     silence_deadline: Seconds = 30.0
     """A worker that says nothing for so long is stopped or stuck in C code: it is killed and restarted."""
+    stop_grace: Seconds = 5.0
+    """A worker told to leave finishes its call, flushes and moves its cursor within this time, or is killed."""
+    exclusion_patience: Seconds = 2.0
+    """A worker whose owner is gone has so long to leave its tracker before the next one kills it."""
+    worker_log_bytes: Positive = 8 * MIB
+    """The file with a worker's stderr is set aside, once, when it is larger as the worker starts."""
     worker_nice: int = 10
     lease_interval: Seconds = 2.0
     lease_expires: Seconds = 15.0

@@ -1,0 +1,67 @@
+"""Rows that a tracker refuses alone, with the reason: ``sinks/<sink>/dead_letters.jsonl``, one JSON object per line.
+
+The values are Python's JSON: NaN and infinities are written as ``NaN``, ``Infinity`` and ``-Infinity``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from accelbus.tracking import Row
+
+FILE = "dead_letters.jsonl"
+
+
+class DeadLetters:
+    """Append to the file in *directory*, cut back to the *size* that the cursor knows: what follows will be judged again."""
+
+    def __init__(self, directory: Path, size: int, *, clock: Callable[[], int] = time.time_ns) -> None:
+        self._path = directory / FILE
+        self._clock = clock
+        self._dirty = False
+        self.size = size
+        if self._path.exists() and self._path.stat().st_size > size:
+            os.truncate(self._path, size)
+
+    def append(self, row: Row, reason: str) -> None:
+        """Add *row*.
+
+        Raises:
+            OSError: it is not added.
+        """
+        letter = {
+            "time_ns": self._clock(),
+            "reason": reason,
+            "attempt": row.attempt,
+            "step": row.step,
+            "row_time_ns": row.time_ns,
+            "values": dict(row.values),
+        }
+        line = json.dumps(letter, default=repr).encode() + b"\n"
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            written = os.pwrite(descriptor, line, self.size)
+            if written != len(line):
+                os.ftruncate(descriptor, self.size)
+                raise OSError(f"{self._path}: {written} of {len(line)} bytes could be written")
+        finally:
+            os.close(descriptor)
+        self.size += len(line)
+        self._dirty = True
+
+    def sync(self) -> None:
+        """Make everything appended durable."""
+        if self._dirty:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._dirty = False
+
+
+__all__ = ["DeadLetters"]

@@ -1,0 +1,89 @@
+"""What a sink reads: the journal from its cursor, merged by a view into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from accelbus.config import Tuning
+from accelbus.delivery.cursor import Cursor, MergedConfig
+from accelbus.delivery.ledger import OwedRow, rows_of
+from accelbus.events import ConfigUpdate, ProducerJoined, RunClosed, RunStart
+from accelbus.journal.merge import Item, JournalReader
+from accelbus.rundir import RunDir
+from accelbus.view import Point, Rules, View
+
+
+class Batch(NamedTuple):
+    """What one look into the journal gave."""
+
+    items: int
+    rows: list[OwedRow]
+    config_changed: bool
+    oldest_ns: int
+    """Receive time of the first item; 0 when there is none."""
+
+
+class Source:
+    """Follow the journal of *run_dir* from *cursor*."""
+
+    def __init__(self, run_dir: RunDir, cursor: Cursor, *, tuning: Tuning) -> None:
+        self._reader = JournalReader(run_dir.journal, cursor.reader, tuning=tuning)
+        self.view = View(Rules(), cursor.view, tuning=tuning)
+        self.config: MergedConfig = cursor.config
+        self.closed_as: str | None = cursor.closed_as
+        """Status of the run if it is closed and nobody joined since."""
+
+    def read(self, limit: int) -> Batch:
+        """Return what at most *limit* new items lead to.
+
+        Raises:
+            OSError: the journal cannot be read now.
+        """
+        return self._batch(self._reader.read(limit))
+
+    def finish(self) -> Batch:
+        """Return all the rest: gaps are given up, open points are emitted."""
+        items = self._reader.finish()
+        batch = self._batch(items)
+        return batch._replace(rows=batch.rows + rows_of(self.view.finish()))
+
+    def save_to(self, cursor: Cursor) -> None:
+        """Write into *cursor* from where a later source goes on."""
+        cursor.reader = self._reader.state()
+        cursor.view = self.view.state()
+        cursor.config = self.config
+        cursor.closed_as = self.closed_as
+
+    def journal_counts(self) -> dict[str, int]:
+        """Return what the reader counted, flat."""
+        return _flat(self._reader.statistics())
+
+    def _batch(self, items: Sequence[Item]) -> Batch:
+        config_changed = False
+        for item in items:
+            event = item.event
+            if isinstance(event, ConfigUpdate):
+                config_changed = self.config.merge(item.attempt, item.rank, event.values) or config_changed
+            elif isinstance(event, RunClosed):
+                self.closed_as = event.status
+            elif isinstance(event, RunStart | ProducerJoined):
+                self.closed_as = None
+        points: list[Point] = self.view.feed(items)
+        return Batch(len(items), rows_of(points), config_changed, items[0].received_ns if items else 0)
+
+
+def _flat(statistics: object) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    fields = statistics._asdict() if hasattr(statistics, "_asdict") else statistics
+    if not isinstance(fields, dict):
+        fields = {name: getattr(statistics, name) for name in getattr(statistics, "__struct_fields__", ())}
+    for name, value in fields.items():
+        if isinstance(value, int):
+            counts[name] = value
+        elif isinstance(value, dict):
+            counts |= {f"{name}/{reason}": count for reason, count in value.items() if isinstance(count, int)}
+    return counts
+
+
+__all__ = ["Batch", "Source"]

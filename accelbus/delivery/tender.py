@@ -1,0 +1,336 @@
+"""Tend one sink: own it, keep a worker running, restart it, tell people once what they should know."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from accelbus.config import Tuning
+from accelbus.delivery.channel import Command, WorkerSpec
+from accelbus.delivery.feeder import back_off
+from accelbus.delivery.ownership import Lease, claim
+from accelbus.delivery.process import WorkerProcess
+from accelbus.delivery.status import DONE, SinkStatus, write_status
+from accelbus.delivery.worker import FENCED, RESTART
+from accelbus.errors import OwnershipError
+from accelbus.rundir import RunDir, RunRecord
+
+logger = logging.getLogger(__name__)
+
+Notice: TypeAlias = Callable[[str, str, str], None]
+"""Called with level (``info``, ``warning``, ``error``), text and sink."""
+
+_STATUS_FILE_INTERVAL = 2.0
+_WORKING = frozenset({"running", "up_to_date"})
+
+
+class Tender:
+    """One sink of one run.
+
+    Args:
+        run_dir: of the run.
+        record: of the run.
+        sink: name of the tracker.
+        tuning: intervals and deadlines.
+        environ: environment of this process.
+        purpose: what this process is, for others that want the sink.
+        once: deliver what is there and be done, instead of following until the run is closed.
+        stays: wait for `resume` when done.
+        on_notice: gets lines for the user.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        record: RunRecord,
+        sink: str,
+        *,
+        tuning: Tuning,
+        environ: Mapping[str, str],
+        purpose: str,
+        once: bool,
+        stays: bool,
+        on_notice: Notice,
+    ) -> None:
+        self._run_dir = run_dir
+        self._directory = run_dir.sink(sink)
+        self._record = record
+        self._sink = sink
+        self._tuning = tuning
+        self._environ = environ
+        self._purpose = purpose
+        self._once = once
+        self._stays = stays
+        self._on_notice = on_notice
+        self._lease: Lease | None = None
+        self._is_fenced = False
+        self._worker: WorkerProcess | None = None
+        self._worker_gone = anyio.Event()
+        self._changed = anyio.Event()
+        self._stopping = anyio.Event()
+        self._resumed = anyio.Event()
+        self._drain = 0
+        self._deaths: dict[str, int] = {}
+        self._one_by_one = False
+        self._failures = 0
+        self._said: set[str] = set()
+        self._written_at = -_STATUS_FILE_INTERVAL
+        self.status = SinkStatus(sink=sink)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to do for it here."""
+        return self.status.state in DONE or self.status.state == "waiting" or (self._once and self.status.state == "up_to_date")
+
+    def has_drained(self, number: int) -> bool:
+        return self.is_done or self.status.drained >= number
+
+    async def wait_until_drained(self, number: int) -> None:
+        while not self.has_drained(number):
+            self._changed = anyio.Event()
+            await self._changed.wait()
+
+    async def claim(self, *, take_over: bool = False) -> None:
+        """Become the sink's owner.
+
+        Raises:
+            OwnershipError: somebody else is.
+        """
+        self._lease = await anyio.to_thread.run_sync(
+            lambda: claim(self._directory, tuning=self._tuning, purpose=self._purpose, take_over=take_over)
+        )
+
+    async def run(self) -> None:
+        """Deliver until there is nothing left to do (with ``stays``: until `stop`)."""
+        try:
+            while not self._stopping.is_set():
+                if await self._own():
+                    await self._serve()
+                if not self._stays:
+                    break
+                await self._wait_for_resumption()
+        finally:
+            self._end()
+
+    async def stop(self) -> None:
+        """Let the worker flush, move its cursor and leave; kill it if that takes longer than ``stop_grace``."""
+        self._stopping.set()
+        self._resumed.set()
+        worker = self._worker
+        if worker is not None:
+            await worker.send(Command("stop"))
+            with anyio.move_on_after(self._tuning.stop_grace):
+                await self._worker_gone.wait()
+            worker.kill()
+
+    async def drain(self, number: int) -> None:
+        """Ask the worker for word when all that is in the journal now is delivered."""
+        self._drain = number
+        if self._worker is not None:
+            await self._worker.send(Command("drain", number))
+
+    def resume(self) -> None:
+        """The run goes on: start again if the sink was finished."""
+        if self._lease is None:
+            self._resumed.set()
+
+    # Owning
+
+    async def _own(self) -> bool:
+        """Wait until the sink is ours. False: stopped before."""
+        while self._lease is None and not self._stopping.is_set():
+            try:
+                await self.claim()
+            except OwnershipError as error:
+                self._say("owner", "warning", str(error))
+                self._set(state="waiting", last_error=str(error))
+                if not self._stays:
+                    return False
+            except OSError as error:
+                self._say("claim", "warning", f"its directory cannot be written ({error}); trying again")
+                self._set(state="retrying", last_error=str(error))
+            else:
+                break
+            await self._sleep(self._tuning.lease_interval)
+        return self._lease is not None
+
+    async def _renew(self, worker: WorkerProcess) -> None:
+        """Keep the lease while *worker* runs; end it if the lease is lost."""
+        while True:
+            await anyio.sleep(self._tuning.lease_interval)
+            lease = self._lease
+            if lease is None:
+                return
+            try:
+                held = await anyio.to_thread.run_sync(lease.renew)
+            except OSError as error:
+                logger.warning("%s: the lease cannot be renewed: %s", self._sink, error)
+                continue
+            if not held:
+                self._is_fenced = True
+                worker.kill()
+                return
+
+    # Serving
+
+    async def _serve(self) -> None:
+        """Run workers until the work is done, or is somebody else's."""
+        while self._lease is not None and not self._stopping.is_set():
+            worker = self._new_worker(self._lease)
+            code = await self._run(worker)
+            if code == FENCED or self._is_fenced:
+                self._lease = None
+                self._is_fenced = False
+                self._set(state="fenced")
+                self._say("fenced", "warning", "somebody else took over; delivery ends here")
+                return
+            if code == 0 or self.status.state in DONE:
+                self._lease.release()
+                self._lease = None
+                return
+            if self._stopping.is_set():
+                return
+            self._learn_from_end(worker, code)
+            await self._sleep(back_off(self._failures, self._tuning))
+
+    def _new_worker(self, lease: Lease) -> WorkerProcess:
+        spec = WorkerSpec(
+            generation=lease.generation,
+            record=self._record,
+            tuning=msgspec.to_builtins(self._tuning),
+            once=self._once,
+            drain=self._drain,
+            one_by_one=self._one_by_one,
+            deaths=self._deaths,
+        )
+        return WorkerProcess(self._run_dir, self._sink, spec, tuning=self._tuning, environ=self._environ, on_status=self._take)
+
+    async def _run(self, worker: WorkerProcess) -> int:
+        self._worker = worker
+        self._worker_gone = anyio.Event()
+        self._set(state="starting", phase="start", row="")
+        code = RESTART
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._renew, worker)
+                tasks.start_soon(self._mind_slow_start)
+                try:
+                    code = await worker.run()
+                except OSError as error:
+                    self._set(last_error=f"the worker cannot be started: {error}")
+                tasks.cancel_scope.cancel()
+        finally:
+            self._worker = None
+            self._worker_gone.set()
+        return code
+
+    def _learn_from_end(self, worker: WorkerProcess, code: int) -> None:
+        """A worker ended before its work was done."""
+        self._failures += 1
+        error = self.status.last_error
+        if code != RESTART:
+            error = worker.killed_for or _describe_exit(code)
+            self._one_by_one = True
+            if row := self.status.row:
+                self._deaths[row] = self._deaths.get(row, 0) + 1
+            self._say("died", "warning", f"its worker ended ({error}) and is started again; see {self._run_dir.logs / self._sink}.log")
+        self._set(state="retrying", restarts=self.status.restarts + 1, last_error=error)
+
+    def _take(self, status: SinkStatus) -> None:
+        """A report of the worker."""
+        previous = self.status
+        status.restarts = previous.restarts
+        status.url = status.url or previous.url
+        if status.caught_up_ns or status.rows:
+            self._failures = 0
+        if status.state == "blocked":
+            self._deaths.clear()
+        if status.state in _WORKING and status.caught_up_ns > previous.caught_up_ns:
+            self._one_by_one = False
+            self._deaths.clear()
+        self.status = status
+        self._changed.set()
+        self._tell(status, previous)
+        self._leave_status(force=status.state != previous.state)
+
+    def _tell(self, status: SinkStatus, previous: SinkStatus) -> None:
+        if status.url:
+            self._say("url", "info", status.url)
+        if status.state == "retrying" and status.last_error:
+            kind = "start" if not status.rows and not status.url else "log"
+            self._say(kind, "warning", f"{status.last_error}; trying again")
+        if status.state == "blocked" and previous.state != "blocked":
+            self._on_notice(
+                "error", f"{self._sink}: {status.failing_rows} rows failed one after the other ({status.last_error}); waiting", self._sink
+            )
+        if previous.state == "blocked" and status.state in _WORKING:
+            self._on_notice("info", f"{self._sink}: works again", self._sink)
+
+    async def _mind_slow_start(self) -> None:
+        await anyio.sleep(self._tuning.start_notice)
+        if self.status.state == "starting":
+            self._say("slow", "warning", f"not started after {self._tuning.start_notice:g} s; still trying")
+
+    def _say(self, kind: str, level: str, text: str) -> None:
+        """Tell the user, once per *kind*."""
+        if kind not in self._said:
+            self._said.add(kind)
+            self._on_notice(level, f"{self._sink}: {text}", self._sink)
+
+    # Waiting
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait; a stop ends it."""
+        with anyio.move_on_after(seconds):
+            await self._stopping.wait()
+
+    async def _wait_for_resumption(self) -> None:
+        if self.status.state == "fenced":
+            await self._sleep(self._tuning.lease_expires)
+            return
+        if self._stopping.is_set():
+            return
+        await self._resumed.wait()
+        if not self._stopping.is_set():
+            self._resumed = anyio.Event()
+
+    def _end(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+        if not self.is_done:
+            self._set(state="stopped", phase="idle")
+        self._leave_status(force=True)
+
+    def _set(self, **changes: object) -> None:
+        self.status = msgspec.structs.replace(self.status, **changes)
+        self._changed.set()
+        self._leave_status(force="state" in changes)
+
+    def _leave_status(self, *, force: bool) -> None:
+        now = time.monotonic()
+        if force or now - self._written_at > _STATUS_FILE_INTERVAL:
+            self._written_at = now
+            try:
+                write_status(self._directory, self.status)
+            except OSError as error:
+                logger.debug("%s: the status cannot be written: %s", self._sink, error)
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+__all__ = ["Notice", "Tender"]

@@ -1,0 +1,8 @@
+"""Views: the merged journal of a run turned into the points that trackers get."""
+
+from __future__ import annotations
+
+from accelbus.view.emission import Counts, Point, View, ViewState
+from accelbus.view.rules import Rules
+
+__all__ = ["Counts", "Point", "Rules", "View", "ViewState"]
