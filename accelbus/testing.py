@@ -54,6 +54,8 @@ ODD_KEYS: Final = (
     "x" * 600,
     "x" * 599 + "y",
     "line\nbreak",
+    "\0control\x1f",
+    "",
     "%s",
     'quote"\\',
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from accelbus.tracking import Row
 
-VALUES_KEPT: Final = 65_536
+VALUES_KEPT: Final = 16_384
 """How far back later points are known, in values; a view changes fewer."""
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_all_scalars_of_a_row_are_one_event(tracker, tmp_path):
     assert events[0].file_version == "brain.Event:2"
 
 
+@pytest.mark.skipif(find_spec("tensorboard_data_server") is None, reason="TensorBoard runs without its data server here")
 def test_late_values_hide_nothing_from_the_data_server(tracker, tmp_path):
     """TensorBoard's data server drops a curve from a step that goes back; it still shows every point, each with its newest value."""
     tracker.log_batch([Row(step, {"loss": float(step)}, step) for step in range(10)])
@@ -97,6 +99,24 @@ def test_values_beyond_32_bit_floats_become_infinite_and_are_named_once(tracker,
     found = {(step, key): value for step, key, value, _ in readers.scalars(tmp_path)}
     assert (found[1, "big"], found[2, "negative"], found[2, "loss"]) == (math.inf, -math.inf, 1.0)
     assert sorted(record.args[0] for record in caplog.records) == ["big", "negative"]
+
+
+def test_none_is_no_value(tracker, tmp_path):
+    """A value that is None leaves no point, and does not disturb its neighbours."""
+    tracker.log_batch([Row(1, {"loss": 1.0, "skipped": None}, 1), Row(2, {"skipped": None}, 2), Row(3, {}, 3)])
+    tracker.finish()
+    assert [(step, key) for step, key, _, _ in readers.scalars(tmp_path)] == [(1, "loss")]
+
+
+def test_keys_that_change_with_every_row_cost_bounded_memory(tracker, tmp_path, monkeypatch):
+    """Prepared layouts are forgotten when there are too many, and rows are right before and after."""
+    monkeypatch.setattr("accelbus_sinks._tfevents.LAYOUT_KEYS_KEPT", 10)
+    tracker.log_batch([Row(step, {f"key{step % 7}": float(step), "loss": 1.0}, step) for step in range(50)])
+    tracker.finish()
+    assert sorted((step, value) for step, key, value, _ in readers.scalars(tmp_path) if key != "loss") == [
+        (step, float(step)) for step in range(50)
+    ]
+    assert len(tracker._encoder._layouts) < 10
 
 
 def test_the_newest_file_sorts_last_though_the_clock_went_back(tmp_path, monkeypatch):

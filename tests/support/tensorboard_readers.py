@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 from tensorboard import context
 from tensorboard.backend.event_processing import data_provider, event_accumulator, event_file_loader, plugin_event_multiplexer
 from tensorboard.plugins import base_plugin
@@ -94,41 +93,10 @@ def _accumulators(logdir: Path) -> Iterator[event_accumulator.EventAccumulator]:
 
 
 def data_server_scalars(logdir: Path, tag: str, count: int) -> list[tuple[int, float]]:
-    """(step, value) of the first run as the data server behind ``tensorboard --logdir`` shows it, once there are *count* of them."""
-    import tensorboard_data_server
-    from tensorboard.data import grpc_provider
-    from tensorboard.util import grpc_util
+    """(step, value) as the data server behind ``tensorboard --logdir`` shows it, once there are *count* of them.
 
-    port_file = logdir / "port"
-    arguments = [
-        tensorboard_data_server.server_binary(),
-        f"--logdir={logdir}",
-        "--reload=1",
-        "--port=0",
-        f"--port-file={port_file}",
-        "--die-after-stdin",
-    ]
-    credentials, options = grpc_util.ChannelCredsType.LOCAL.channel_config()
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE) as server:
-        try:
-            port = _polled(lambda: port_file.exists() and port_file.read_text().strip())
-            with grpc.secure_channel(f"localhost:{port}", credentials, options=options) as channel:
-                provider = grpc_provider.GrpcDataProvider(f"localhost:{port}", grpc_provider.make_stub(channel))
-                return _polled(lambda: _shown(provider, tag, count))
-        finally:
-            server.kill()
-
-
-def _shown(provider: Any, tag: str, count: int) -> list[tuple[int, float]]:
-    ctx = context.RequestContext()
-    found = provider.read_scalars(ctx, experiment_id="", plugin_name="scalars", downsample=1000)
-    points = [(point.step, point.value) for tags in found.values() for point in tags.get(tag, ())]
-    return points if len(points) >= count else []
-
-
-def _polled(look: Callable[[], Any]) -> Any:
-    """Return the first true answer of *look*, the last one after ten seconds."""
-    deadline = time.monotonic() + 10
-    while not (answer := look()) and time.monotonic() < deadline:
-        threading.Event().wait(0.02)
-    return answer
+    Asked from another process: gRPC leaves threads behind, and other tests fork.
+    """
+    arguments = [sys.executable, str(Path(__file__).with_name("tensorboard_data_server_client.py")), str(logdir), tag, str(count)]
+    answer = subprocess.run(arguments, check=True, timeout=60, stdout=subprocess.PIPE).stdout
+    return [(step, value) for step, value in json.loads(answer)]
