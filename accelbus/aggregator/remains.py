@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from accelbus import host
 from accelbus.config import Tuning
 from accelbus.control import Hello
 from accelbus.errors import SpoolError
@@ -89,28 +88,27 @@ class SpoolWatch:
             return False
 
 
-def spool_directories(tuning: Tuning) -> list[Path]:
-    """Return where producers of this user and node put their spools."""
-    places = [Path(tuning.spool_dir)] if tuning.spool_dir else []
-    tmpfs = host.tmpfs_directory()
-    if tmpfs is not None:
-        places.append(tmpfs)
-    places.append(host.private_directory() / "spool")
-    return places
-
-
 def find_spools(directories: list[Path], tuning: Tuning) -> Iterator[Found]:
     """Yield every readable spool in *directories*; whoever takes one closes its descriptor."""
     for path in sorted(path for directory in directories if directory.is_dir() for path in directory.glob("*.spool")):
         try:
-            descriptor = open_spool(path)
-        except OSError:
-            continue
-        try:
-            gone = producer_is_gone(descriptor)
-            about = salvage(descriptor, max_events=tuning.overload_frame_events, max_bytes=tuning.frame_bytes)
+            yield look_into(path, tuning)
         except (SpoolError, OSError) as error:
-            os.close(descriptor)
             _log.debug("%s is not a spool yet, or no more: %s", path, error)
-            continue
-        yield Found(path, about.description, descriptor, gone)
+
+
+def look_into(path: Path, tuning: Tuning) -> Found:
+    """Return the spool at *path*; the caller closes its descriptor.
+
+    Raises:
+        OSError: it cannot be opened, or is not ours.
+        SpoolError: it is no spool, or none yet.
+    """
+    descriptor = open_spool(path)
+    try:
+        # Reading comes first: it fails for a spool that is just being made, and whose producer must find its lock free.
+        about = salvage(descriptor, max_events=tuning.overload_frame_events, max_bytes=tuning.frame_bytes)
+        return Found(path, about.description, descriptor, producer_is_gone(descriptor))
+    except (SpoolError, OSError):
+        os.close(descriptor)
+        raise

@@ -15,7 +15,7 @@ import msgspec
 
 from accelbus import control, frame, host
 from accelbus.aggregator.ledger import Ledger
-from accelbus.aggregator.remains import SpoolWatch, find_spools, spool_directories
+from accelbus.aggregator.remains import SpoolWatch, find_spools
 from accelbus.aggregator.roster import LIVE, Member, Roster
 from accelbus.aggregator.socket import RouterSocket
 from accelbus.config import Tuning
@@ -24,6 +24,7 @@ from accelbus.durable import write_atomically
 from accelbus.errors import CorruptDataError, FrameError
 from accelbus.events import TRAINER, RunClosed
 from accelbus.journal.salvage import Remains
+from accelbus.journal.spool_places import spool_directories
 from accelbus.rundir import RunDir, RunRecord
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,293 @@
+"""Bring what killed producers left in their spools into their runs, without a bus process; and close runs that nobody will close."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from accelbus import frame, host
+from accelbus.aggregator.remains import Found, find_spools, look_into
+from accelbus.config import Tuning
+from accelbus.errors import ConfigurationError, SpoolError
+from accelbus.events import TRAINER, ProducerJoined, ProducerState, Record, RunClosed, RunStart, worst_status
+from accelbus.journal.intervals import Intervals
+from accelbus.journal.merge import JournalReader
+from accelbus.journal.producers import ProducerInfo
+from accelbus.journal.salvage import Remains, salvage
+from accelbus.journal.segments import JournalWriter
+from accelbus.journal.spool_places import is_of_run, spool_directories
+from accelbus.rundir import RunDir
+
+_log = logging.getLogger(__name__)
+_ENDED = frozenset({"finished", "dead", "lost"})
+_encode = msgspec.msgpack.Encoder().encode
+
+Outcome: TypeAlias = Literal["rescued", "alive", "busy", "failed"]
+"""rescued: everything in the spool is in the run. alive: its producer runs and sends it itself. busy: another process is at it.
+failed: see ``text``."""
+
+
+class Rescued(NamedTuple):
+    """What became of one spool."""
+
+    path: Path
+    outcome: Outcome
+    run_path: Path | None = None
+    rank: int = -1
+    role: str = ""
+    pid: int = 0
+    events: int = 0
+    """That were in no other place of the run."""
+    removed: bool = False
+    """Originals go once everything is safe; copies stay."""
+    text: str = ""
+
+
+class Closing(NamedTuple):
+    """Whether a run could be closed."""
+
+    status: str
+    """finished, failed, …; empty when it could not."""
+    text: str = ""
+    """Why not."""
+
+
+def rescue_run(run_dir: RunDir, *, tuning: Tuning) -> list[Rescued]:
+    """Bring in the spools on this node that belong to *run_dir* and whose producers are gone. Safe to repeat, and beside a bus process.
+
+    Blocking: reads the rings, and the journal when there is something to bring in.
+
+    Raises:
+        OSError: the journal cannot be written; the spools stay as they are.
+    """
+    found = []
+    for spool in find_spools(spool_directories(tuning), tuning):
+        if is_of_run(spool.hello, run_dir.path):
+            found.append(spool)
+        else:
+            os.close(spool.descriptor)
+    return _rescue(found, run_dir, tuning) if found else []
+
+
+def rescue_paths(paths: Iterable[Path], *, state_dir: Path, tuning: Tuning) -> list[Rescued]:
+    """Bring the spool files *paths*, and those in directories among them, into the runs that they name.
+
+    A run's directory is where its producers saw it, or else the one of its id in *state_dir*; it is made when there is neither.
+
+    Raises:
+        OSError: a journal cannot be written.
+    """
+    results: list[Rescued] = []
+    of_run: dict[Path, list[Found]] = {}
+    for path in _files(paths):
+        try:
+            found = look_into(path, tuning)
+            of_run.setdefault(_home_of(found, state_dir), []).append(found)
+        except (OSError, SpoolError, ConfigurationError) as error:
+            results.append(Rescued(path, "failed", text=_reason(error)))
+    for run_path, spools in of_run.items():
+        results += _rescue(spools, RunDir(run_path), tuning)
+    return results
+
+
+def close_run(run_dir: RunDir, *, tuning: Tuning) -> Closing:
+    """Write down how a run ended whose bus process is gone, if all its producers are. To be called when no bus process runs.
+
+    Blocking: reads the journal.
+
+    Raises:
+        OSError: the journal cannot be written.
+    """
+    known = _read(run_dir, tuning)
+    if known.closed_as is not None:
+        return Closing(known.closed_as)
+    if not known.producers:
+        return Closing("", "no producer has written anything yet")
+    running = _running(run_dir, tuning)
+    records: list[Record] = []
+    for producer, info in known.producers.items():
+        if info.state in _ENDED or info.status:
+            continue
+        who = f"rank {info.rank} ({info.host or 'on an unknown host'}, pid {info.pid})"
+        if producer in running or (info.host == host.name() and host.process_exists(info.pid)):
+            return Closing("", f"{who} still runs")
+        if info.host not in ("", host.name()):
+            return Closing("", f"{who} was on another host, and nobody wrote down how it ended")
+        records.append(ProducerState(time.time_ns(), producer, "dead", info.last_seq, "killed", info.dropped))
+        info.status = "killed"
+    status = _status_of(known.producers.values())
+    _write(run_dir, [], [], [*records, RunClosed(time.time_ns(), status)], tuning)
+    return Closing(status)
+
+
+class _Known(NamedTuple):
+    """What the journal says."""
+
+    producers: dict[bytes, ProducerInfo]
+    closed_as: str | None
+    reader: JournalReader
+
+
+def _read(run_dir: RunDir, tuning: Tuning) -> _Known:
+    reader = JournalReader(run_dir.journal, tuning=tuning)
+    closed_as = None
+    items = reader.read(tuning.read_events)
+    while items:
+        for item in items:
+            if isinstance(item.event, RunClosed):
+                closed_as = item.event.status
+            elif isinstance(item.event, RunStart | ProducerJoined):
+                closed_as = None
+        items = reader.read(tuning.read_events)
+    reader.finish()
+    return _Known(dict(reader.producers), closed_as, reader)
+
+
+def _rescue(found: Sequence[Found], run_dir: RunDir, tuning: Tuning) -> list[Rescued]:
+    try:
+        gone = [spool for spool in found if spool.gone]
+        results = [_left_alone(spool, run_dir) for spool in found if not spool.gone]
+        if not gone:
+            return results
+        known = _read(run_dir, tuning)
+        plans = [_plan(spool, known, tuning) for spool in gone]
+        joins: list[Record] = [join for plan in plans for join in plan.joins]
+        states: list[Record] = [state for plan in plans for state in plan.states]
+        _write(run_dir, joins, [raw for plan in plans for raw in plan.frames], states, tuning)
+        return results + [_put_away(plan, run_dir) for plan in plans]
+    finally:
+        for spool in found:
+            os.close(spool.descriptor)
+
+
+class _Plan(NamedTuple):
+    """What one spool adds to the journal."""
+
+    spool: Found
+    joins: list[Record]
+    frames: list[bytes]
+    events: int
+    states: list[Record]
+
+
+def _plan(spool: Found, known: _Known, tuning: Tuning) -> _Plan:
+    hello = spool.hello
+    remains = salvage(spool.descriptor, max_events=tuning.overload_frame_events, max_bytes=tuning.frame_bytes)
+    info = known.producers.get(hello.producer)
+    there = Intervals(info.read if info is not None else ())
+    batches = [(batch, there.missing(batch.first_seq, batch.last_seq)) for batch in remains.batches]
+    frames = [batch.to_frame(hello.producer, hello.launch) for batch, new in batches if new]
+    events = sum(last - first + 1 for _, new in batches for first, last in new)
+    return _Plan(spool, _joins(spool, info, known), frames, events, _states(remains, info))
+
+
+def _joins(spool: Found, info: ProducerInfo | None, known: _Known) -> list[Record]:
+    """A producer that the journal has never heard of gets its attempt, so that all readers agree on it."""
+    if info is not None:
+        return []
+    hello = spool.hello
+    attempts = known.reader.attempts
+    attempt = attempts.assign(hello.producer, launch=hello.launch, rank=hello.rank, role=hello.role, explicit=hello.attempt)
+    joined = ProducerJoined(
+        time.time_ns(), hello.producer, hello.rank, hello.world_size, attempt, hello.role, hello.host, hello.pid, hello.launch
+    )
+    return [joined]
+
+
+def _states(remains: Remains, info: ProducerInfo | None) -> list[Record]:
+    if info is not None and info.state in _ENDED and info.last_seq >= remains.last_seq and info.dropped == remains.dropped:
+        return []
+    state = "finished" if remains.status else "dead"
+    status = remains.status or (info.status if info is not None else "") or "killed"
+    return [ProducerState(time.time_ns(), remains.description.producer, state, remains.last_seq, status, remains.dropped)]
+
+
+def _write(run_dir: RunDir, joins: list[Record], frames: list[bytes], states: list[Record], tuning: Tuning) -> None:
+    """Write and sync, in this order, as a writer of its own."""
+    name = uuid.uuid4()
+    ordered = [_records_frame(joins, name.bytes, 1), *frames, _records_frame(states, name.bytes, len(joins) + 1)]
+    everything = [raw for raw in ordered if raw]
+    if not everything:
+        return
+    writer = JournalWriter(run_dir.journal / f"salvage-{name.hex[:12]}", tuning=tuning, local=not host.is_on_network(run_dir.path))
+    try:
+        writer.append(everything)
+        writer.sync()
+    finally:
+        writer.close()
+
+
+def _records_frame(records: list[Record], writer: bytes, first_seq: int) -> bytes:
+    if not records:
+        return b""
+    body = frame.join_events([_encode(record) for record in records], len(records))
+    return frame.pack(frame.RECORDS, body, producer=writer, first_seq=first_seq, count=len(records))
+
+
+def _put_away(plan: _Plan, run_dir: RunDir) -> Rescued:
+    """Everything is synced: an original is needed no more."""
+    path, hello = plan.spool.path, plan.spool.hello
+    removed = False
+    with contextlib.suppress(OSError):
+        if hello.spool is not None and os.path.samefile(path, hello.spool):
+            path.unlink()
+            removed = True
+    return Rescued(path, "rescued", run_dir.path, hello.rank, hello.role, hello.pid, plan.events, removed)
+
+
+def _left_alone(spool: Found, run_dir: RunDir) -> Rescued:
+    hello = spool.hello
+    runs = hello.host != host.name() or host.process_exists(hello.pid)
+    text = f"its process {hello.pid} runs and sends it itself" if runs else "another process is salvaging it"
+    return Rescued(spool.path, "alive" if runs else "busy", run_dir.path, hello.rank, hello.role, hello.pid, text=text)
+
+
+def _status_of(producers: Iterable[ProducerInfo]) -> str:
+    """Return the run's status: the worst of the trainers of the newest attempt."""
+    trainers = [info for info in producers if info.role == TRAINER]
+    newest = max((info.attempt for info in trainers), default=-1)
+    return worst_status([info.status or "killed" for info in trainers if info.attempt == newest])
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    return [file for path in paths for file in (sorted(path.rglob("*.spool")) if path.is_dir() else [path])]
+
+
+def _home_of(found: Found, state_dir: Path) -> Path:
+    hello = found.hello
+    original, by_id = Path(hello.run_dir), state_dir / hello.run_id
+    for candidate in (original, by_id):
+        if (candidate / "journal").is_dir():
+            return candidate
+    home = original if original.parent.is_dir() else by_id
+    try:
+        RunDir(home).create()
+    except ConfigurationError:
+        os.close(found.descriptor)
+        raise
+    return home
+
+
+def _running(run_dir: RunDir, tuning: Tuning) -> set[bytes]:
+    """Return the producers of the run that hold the locks of their spools."""
+    running = set()
+    for spool in find_spools(spool_directories(tuning), tuning):
+        os.close(spool.descriptor)
+        if not spool.gone and is_of_run(spool.hello, run_dir.path):
+            running.add(spool.hello.producer)
+    return running
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+__all__ = ["Closing", "Outcome", "Rescued", "close_run", "rescue_paths", "rescue_run"]
