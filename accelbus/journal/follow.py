@@ -75,9 +75,12 @@ class SegmentReader:
         self.corrupt: Counter[str] = Counter()
         """{reason: damaged stretches skipped, or files not understood}"""
         self.skipped_bytes = 0
+        self.is_at_end = False
+        """The last `read` found nothing more; False when it stopped at its limit."""
         self._torn_hold = tuning.torn_hold
         self._monotonic = monotonic
-        self._list_at = 0.0
+        self._list_at = float("-inf")
+        self._foreign: set[str] = set()
         self._suspect = (START, 0.0)
         """Damage with something good behind it, and when it was first seen."""
         self._searched = (START, 0)
@@ -91,6 +94,7 @@ class SegmentReader:
         """
         rows: list[Row] = []
         room = limit_bytes
+        self.is_at_end = False
         while room > 0:
             before = self.position
             try:
@@ -100,11 +104,15 @@ class SegmentReader:
                 if self.closed and (later := self._later(self.position.segment)):
                     self.position = Position(later, 0)
             if self.position == before:
+                self.is_at_end = True
                 break
         return rows
 
     def _read_some(self, room: int, rows: list[Row]) -> int:
-        """Move `position` on by rows, damaged bytes or to the next segment; leave it where it is when there is nothing more."""
+        """Move `position` on by rows, damaged bytes or to the next segment; leave it where it is when there is nothing more.
+
+        Returns the bytes of the rows.
+        """
         # Asked before the file is opened: whatever is read after a later segment exists is all there will ever be.
         later = self._later(self.position.segment)
         try:
@@ -184,10 +192,9 @@ class SegmentReader:
             else:
                 return 0
         target = self._end_of_damage(descriptor, search_from, size, final=final, sure=reason == "frame_version")
-        if target is None:
-            return 0
-        self._skip_to(target, reason)
-        return target - offset
+        if target is not None:
+            self._skip_to(target, reason)
+        return 0
 
     def _end_of_damage(self, descriptor: int, search_from: int, size: int, *, final: bool, sure: bool) -> int | None:
         """Return where to go on, None when the bytes may still become good."""
@@ -247,8 +254,12 @@ class SegmentReader:
             names = os.listdir(self.directory)
         except FileNotFoundError:
             return None
-        numbers = [layout.segment_number(name) for name in names]
-        return min((number for number in numbers if number is not None and number > segment), default=None)
+        numbers = {name: layout.segment_number(name) for name in names}
+        for name, number in numbers.items():
+            if number is None and name not in self._foreign:
+                self._foreign.add(name)
+                self._count("foreign_file", f"{name!r} is no segment and left alone")
+        return min((number for number in numbers.values() if number is not None and number > segment), default=None)
 
     def _count(self, reason: str, what: str) -> None:
         self.corrupt[reason] += 1

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from heapq import heappop, heappush
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,21 +14,23 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from accelbus import frame
-from accelbus.config import KIB, MIB, Tuning
+from accelbus.config import Tuning
 from accelbus.events import AnyEvent, ProducerJoined, ProducerState, RunClosed, RunEnd, RunStart
 from accelbus.frame import Frame
 from accelbus.journal.attempts import AttemptTable
 from accelbus.journal.bodies import FlatMetrics, array_length, decode_events, decode_records
-from accelbus.journal.follow import START, Position, Row, SegmentReader
+from accelbus.journal.follow import Position, Row
+from accelbus.journal.gaps import WaitingRoom
 from accelbus.journal.intervals import Range
-from accelbus.journal.producers import Piece, Producer, ProducerInfo, Source
+from accelbus.journal.producers import Piece, Producer, ProducerInfo
+from accelbus.journal.rows import RowMerger, TakenRow
 
 logger = logging.getLogger(__name__)
 
 _LAST_SEQ: Final = 2**62
 """A larger sequence number is damage: it could not be counted on, nor stored in a state."""
 _NO_LIMIT: Final = 2**62
-_FOR_EVER: Final = 2**63
+_STORED_KINDS: Final = frozenset({frame.EVENTS, frame.RECORDS})
 _NOBODY: Final = ProducerInfo()
 _ONLY_METRICS: Final = frozenset({FlatMetrics})
 
@@ -107,39 +107,23 @@ class JournalReader:
         self, journal_dir: Path, state: ReaderState | None = None, *, tuning: Tuning, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         state = state or ReaderState()
-        self.directory = journal_dir
-        self._tuning = tuning
-        self._gap_hold_ns = int(tuning.gap_hold * 1e9)
-        self._monotonic = monotonic
-        self._finishing = False
-        self._writers: dict[str, _Writer] = {}
-        self._positions = dict(state.positions)
-        self._heads: list[tuple[int, str]] = []
-        """Heap: the next row of each writer that has one."""
-        self._foreign: set[str] = set()
-        self._idle: set[str] = set()
-        """Writers without a row in memory."""
+        self._rows = RowMerger(journal_dir, state.positions, tuning=tuning, monotonic=monotonic)
+        self._waiting = WaitingRoom(hold_ns=int(tuning.gap_hold * 1e9), limit_bytes=tuning.hold_bytes)
         self._producers = {uuid: Producer(uuid, msgspec.structs.replace(info)) for uuid, info in state.producers.items()}
-        self._recorders = {uuid: _recorder(uuid, ranges) for uuid, ranges in state.recorders.items()}
+        self._recorders = {uuid: Producer(uuid, ProducerInfo(read=read), ordered=False) for uuid, read in state.recorders.items()}
         self._attempts = _attempts_of(self._producers)
         self._released: deque[Piece] = deque()
         self._batch: _Batch | None = None
-        self._gapped: set[Producer] = set()
-        """Producers with held pieces."""
-        self._give_up_at_ns = _FOR_EVER
-        """Journal time at which the first gap may be given up; never later."""
-        self._held_bytes = 0
         self._newest_ns = 0
-        self._corrupt: Counter[str] = Counter()
-        self._rows = self._events = self._duplicates = self._gaps = self._undecodable = self._unknown_kinds = 0
+        self._taken = self._events = self._duplicates = self._undecodable = self._unknown_kinds = self._miscounted = 0
 
     def read(self, limit: int) -> list[Item]:
         """Return up to *limit* next items; [] means up to date.
 
-        The cost is that of the items; being up to date costs a directory listing and about two system calls per writer.
+        Being up to date costs a directory listing and a few system calls per writer.
         """
         items: list[Item] = []
-        self._poll()
+        self._rows.poll()
         while (room := limit - len(items)) > 0:
             batch = self._batch or self._next_batch()
             if batch is None:
@@ -150,26 +134,16 @@ class JournalReader:
         return items
 
     def finish(self) -> list[Item]:
-        """Return everything that is left, for readers that do not come back: torn ends are ends, nothing is waited for any more.
-
-        Reading on is possible all the same: rows that appear later are read, whole.
-        """
-        self._finishing = True
-        for writer in self._writers.values():
-            writer.reader.closed = True
-        items: list[Item] = []
-        while more := self.read(_NO_LIMIT):
-            items += more
-        self._give_up_gaps()
-        while more := self.read(_NO_LIMIT):
-            items += more
-        return items
+        """Return everything that is left, for a reader of a run that nobody writes any more: torn ends are ends, gaps stay gaps."""
+        self._rows.close()
+        items = self._read_all()
+        self._released.extend(self._waiting.give_up_all())
+        return items + self._read_all()
 
     def state(self) -> ReaderState:
         """Return where to go on. A reader made from it repeats nothing and misses nothing; held events are read again."""
-        positions = {**self._positions, **{name: writer.safe_position() for name, writer in self._writers.items()}}
         return ReaderState(
-            positions=positions,
+            positions=self._rows.positions(),
             producers={uuid: producer.snapshot() for uuid, producer in self._producers.items()},
             recorders={uuid: recorder.handed_out.ranges() for uuid, recorder in self._recorders.items()},
         )
@@ -181,154 +155,107 @@ class JournalReader:
 
     @property
     def attempts(self) -> AttemptTable:
-        """The attempts as this reader knows them; a bus process that takes a run over goes on from here."""
+        """The attempts as far as they were read."""
         return self._attempts
 
     def statistics(self) -> ReaderStatistics:
         """Return a snapshot."""
-        corrupt = self._corrupt.copy()
-        for writer in self._writers.values():
-            corrupt.update(writer.reader.corrupt)
+        corrupt, skipped_bytes = self._rows.damage()
+        if self._miscounted:
+            corrupt["frame_count"] = self._miscounted
         return ReaderStatistics(
-            writers=len(self._writers),
-            rows=self._rows,
+            writers=self._rows.writers,
+            rows=self._taken,
             events=self._events,
             duplicates=self._duplicates,
-            gaps=self._gaps,
-            held_events=sum(piece.last - piece.first + 1 for producer in self._gapped for piece in producer.held),
-            held_bytes=self._held_bytes,
+            gaps=self._waiting.given_up,
+            held_events=self._waiting.events,
+            held_bytes=self._waiting.bytes,
             undecodable=self._undecodable,
             unknown_kinds=self._unknown_kinds,
             corrupt=dict(corrupt),
-            skipped_bytes=sum(writer.reader.skipped_bytes for writer in self._writers.values()),
+            skipped_bytes=skipped_bytes,
             newest_ns=self._newest_ns,
         )
 
-    # Writers and their rows.
-
-    def _poll(self) -> None:
-        """Find new writers and new rows."""
-        self._find_writers()
-        for name in list(self._idle):
-            self._refill(name)
-
-    def _find_writers(self) -> None:
-        try:
-            with os.scandir(self.directory) as entries:
-                new = [entry for entry in entries if entry.name not in self._writers and entry.name not in self._foreign]
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self._count("unreadable", f"cannot be listed ({error.strerror or error})", self.directory)
-            return
-        for entry in new:
-            if entry.name.startswith(".") or not entry.is_dir():
-                self._foreign.add(entry.name)
-                self._count("foreign_file", "is no writer's directory", self.directory / entry.name)
-                continue
-            position = Position(*self._positions.get(entry.name, START))
-            reader = SegmentReader(Path(entry.path), position, tuning=self._tuning, closed=self._finishing, monotonic=self._monotonic)
-            self._writers[entry.name] = _Writer(reader)
-            self._idle.add(entry.name)
-
-    def _refill(self, name: str) -> None:
-        writer = self._writers[name]
-        share = self._tuning.read_bytes // len(self._writers)
-        writer.rows.extend(writer.reader.read(max(64 * KIB, min(share, MIB))))
-        if writer.rows:
-            self._idle.discard(name)
-            heappush(self._heads, (writer.rows[0].received_ns, name))
-        else:
-            self._idle.add(name)
+    def _read_all(self) -> list[Item]:
+        items: list[Item] = []
+        while more := self.read(_NO_LIMIT):
+            items += more
+        return items
 
     def _next_batch(self) -> _Batch | None:
         while not self._released:
-            if not self._heads:
+            taken = self._rows.take()
+            if taken is None:
                 return None
-            _, name = heappop(self._heads)
-            writer = self._writers[name]
-            row = writer.rows.popleft()
-            before, writer.position = writer.position, row.position
-            # Before the row is taken, because what this writer has ready decides which row is the next.
-            if writer.rows:
-                heappush(self._heads, (writer.rows[0].received_ns, name))
-            else:
-                self._refill(name)
-            self._take(writer, row, before)
+            self._sort_in(taken)
         return self._decode(self._released.popleft())
 
     # Rows become pieces: new events only, in order.
 
-    def _take(self, writer: _Writer, row: Row, before: Position) -> None:
-        self._rows += 1
-        if row.received_ns > self._newest_ns:
-            self._newest_ns = row.received_ns
-            if self._newest_ns >= self._give_up_at_ns:
-                self._give_up_gaps(self._newest_ns - self._gap_hold_ns)
-        checked = row.frame
-        if checked.kind not in (frame.EVENTS, frame.RECORDS):
+    def _sort_in(self, taken: TakenRow) -> None:
+        self._taken += 1
+        checked = taken.row.frame
+        if taken.row.received_ns > self._newest_ns:
+            self._newest_ns = taken.row.received_ns
+            self._released.extend(self._waiting.give_up_due(self._newest_ns))
+        if checked.kind not in _STORED_KINDS:
             self._unknown_kinds += 1
-        elif not _claims_what_it_holds(checked):
-            what = f"holds a frame of producer {checked.producer.hex()} that claims {checked.count} events and has others"
-            self._count("frame_count", what, writer.reader.directory)
+        elif not _holds_what_it_claims(checked):
+            self._refuse(checked)
+        elif checked.kind == frame.EVENTS:
+            self._offer(self._producer(checked.producer), taken)
         else:
-            self._sort_in(writer, row, before)
+            self._take_records(taken)
 
-    def _sort_in(self, writer: _Writer, row: Row, before: Position) -> None:
-        checked = row.frame
-        known = self._producers if checked.kind == frame.EVENTS else self._recorders
-        producer = known.get(checked.producer)
+    def _refuse(self, checked: Frame) -> None:
+        self._miscounted += 1
+        if self._miscounted == 1:
+            whose, count = checked.producer.hex(), checked.count
+            logger.warning("a frame of producer %s claims %d events and holds others; it is skipped, more are only counted", whose, count)
+
+    def _producer(self, uuid: bytes) -> Producer:
+        producer = self._producers.get(uuid)
         if producer is None:
-            producer = known[checked.producer] = Producer(checked.producer, ProducerInfo(), ordered=checked.kind == frame.EVENTS)
+            producer = self._producers[uuid] = Producer(uuid, ProducerInfo())
+        return producer
+
+    def _take_records(self, taken: TakenRow) -> None:
+        checked = taken.row.frame
+        recorder = self._recorders.get(checked.producer)
+        if recorder is None:
+            recorder = self._recorders[checked.producer] = Producer(checked.producer, ProducerInfo(), ordered=False)
+        records = decode_records(checked.body)
+        is_news = bool(recorder.claimed.missing(checked.first_seq, checked.last_seq))
+        if is_news and any(type(record) is RunClosed for record in records):
+            self._before_closing(taken.row)
+        self._offer(recorder, taken, records)
+
+    def _before_closing(self, closing: Row) -> None:
+        """Let nothing that the end of the run speaks of come after it."""
+        # What another writer wrote before may not have been seen yet when this row was read.
+        self._rows.poll()
+        while (taken := self._rows.take(older_than_ns=closing.received_ns)) is not None:
+            self._sort_in(taken)
+        # No rows are promised any more, so journal time may stand still from here on.
+        self._released.extend(self._waiting.give_up_all())
+
+    def _offer(self, producer: Producer, taken: TakenRow, events: Sequence[AnyEvent | None] | None = None) -> None:
+        checked = taken.row.frame
         fresh = producer.claim(checked.first_seq, checked.last_seq)
         self._duplicates += checked.count - sum(last - first + 1 for first, last in fresh)
         if not fresh:
             return
-        events = None
-        if not producer.ordered:
-            events = decode_records(checked.body)
-            if any(type(event) is RunClosed for event in events):
-                # No rows are promised after this one, so journal time may stand still.
-                self._give_up_gaps()
-        source = writer.new_source(before, len(fresh))
+        source = taken.writer.new_source(taken.before, len(fresh))
         for first, last in fresh:
-            piece = Piece(producer, first, last, row, source, events)
+            piece = Piece(producer, first, last, taken.row, source, events)
             released = producer.offer(piece)
             if released:
-                self._release(producer, released)
+                self._waiting.leave(producer, released)
             else:
-                self._hold(producer, piece)
-
-    def _hold(self, producer: Producer, piece: Piece) -> None:
-        piece.held_since_ns = self._newest_ns
-        self._held_bytes += len(piece.row.frame.raw)
-        self._gapped.add(producer)
-        self._give_up_at_ns = min(self._give_up_at_ns, self._newest_ns + self._gap_hold_ns)
-        while self._held_bytes > self._tuning.hold_bytes:
-            self._give_up_gap(min(self._gapped, key=Producer.waiting_since_ns))
-
-    def _release(self, producer: Producer, pieces: list[Piece]) -> None:
-        for piece in pieces:
-            if piece.held_since_ns is not None:
-                self._held_bytes -= len(piece.row.frame.raw)
-        if not producer.held:
-            self._gapped.discard(producer)
-        self._released.extend(pieces)
-
-    def _give_up_gaps(self, waiting_since_ns: int = _FOR_EVER) -> None:
-        """Give up the gaps that opened at *waiting_since_ns* of journal time or before."""
-        for producer in [one for one in self._gapped if one.waiting_since_ns() <= waiting_since_ns]:
-            while producer.held and producer.waiting_since_ns() <= waiting_since_ns:
-                self._give_up_gap(producer)
-        self._give_up_at_ns = min((one.waiting_since_ns() + self._gap_hold_ns for one in self._gapped), default=_FOR_EVER)
-
-    def _give_up_gap(self, producer: Producer) -> None:
-        first, last = producer.next_seq, producer.held[0].first - 1
-        self._gaps += 1
-        if self._gaps == 1:
-            who = f"rank {producer.info.rank}, attempt {producer.info.attempt}, producer {producer.uuid.hex()}"
-            logger.warning("%s: events %d to %d of %s are missing; reading goes on without them", self.directory, first, last, who)
-        self._release(producer, producer.give_up_gap())
+                released = self._waiting.admit(piece, self._newest_ns)
+            self._released.extend(released)
 
     # Pieces become items.
 
@@ -378,9 +305,7 @@ class JournalReader:
         """Take over what a bus process says about a producer, and return what is known about that one."""
         if not isinstance(record, ProducerJoined | ProducerState):
             return _NOBODY
-        producer = self._producers.get(record.producer)
-        if producer is None:
-            producer = self._producers[record.producer] = Producer(record.producer, ProducerInfo())
+        producer = self._producer(record.producer)
         if isinstance(record, ProducerJoined):
             producer.joined(record)
             self._attempts.learn(record.producer, launch=record.launch, rank=record.rank, role=record.role, attempt=record.attempt)
@@ -390,38 +315,16 @@ class JournalReader:
             self._attempts.ended(record.producer)
         return producer.info
 
-    def _count(self, reason: str, what: str, path: Path) -> None:
-        self._corrupt[reason] += 1
-        if self._corrupt[reason] == 1:
-            logger.warning("%s %s (%s); more of the kind is only counted", path, what, reason)
 
-
-class _Writer:
-    """One writer's rows that were read and not taken yet, and where reading would have to start again."""
-
-    def __init__(self, reader: SegmentReader) -> None:
-        self.reader = reader
-        self.rows: deque[Row] = deque()
-        self.position = reader.position
-        """After the last row that was taken."""
-        self._sources: deque[Source] = deque()
-        """Rows with pieces that were not handed out, in order; others may stand behind the first."""
-
-    def new_source(self, before: Position, pieces: int) -> Source:
-        source = Source(before, pieces)
-        self._forget_done()
-        self._sources.append(source)
-        return source
-
-    def safe_position(self) -> Position:
-        self._forget_done()
-        if self._sources:
-            return self._sources[0].before
-        return self.position if self.rows else self.reader.position
-
-    def _forget_done(self) -> None:
-        while self._sources and not self._sources[0].pieces:
-            self._sources.popleft()
+def _attempts_of(producers: Mapping[bytes, Producer]) -> AttemptTable:
+    table = AttemptTable()
+    for uuid, producer in producers.items():
+        info = producer.info
+        if info.attempt >= 0:
+            table.learn(uuid, launch=info.launch, rank=info.rank, role=info.role, attempt=info.attempt)
+            if info.status:
+                table.ended(uuid)
+    return table
 
 
 class _Batch:
@@ -447,21 +350,6 @@ class _Batch:
         return items
 
 
-def _claims_what_it_holds(checked: Frame) -> bool:
-    # Each event is at least a byte, so a count beyond the body's length is a lie however the array begins.
+def _holds_what_it_claims(checked: Frame) -> bool:
+    # An event is at least a byte, so a count beyond the body's length is a lie even if its array says the same.
     return array_length(checked.body) == checked.count <= len(checked.body) and checked.last_seq <= _LAST_SEQ
-
-
-def _recorder(uuid: bytes, ranges: list[Range]) -> Producer:
-    return Producer(uuid, ProducerInfo(read=ranges), ordered=False)
-
-
-def _attempts_of(producers: Mapping[bytes, Producer]) -> AttemptTable:
-    table = AttemptTable()
-    for uuid, producer in producers.items():
-        info = producer.info
-        if info.attempt >= 0:
-            table.learn(uuid, launch=info.launch, rank=info.rank, role=info.role, attempt=info.attempt)
-            if info.status:
-                table.ended(uuid)
-    return table

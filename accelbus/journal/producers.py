@@ -10,8 +10,9 @@ import msgspec
 
 from accelbus.events import AnyEvent, ProducerJoined, ProducerState, RunEnd, RunStart
 from accelbus.journal.attempts import AttemptTable
-from accelbus.journal.follow import Position, Row
+from accelbus.journal.follow import Row
 from accelbus.journal.intervals import Intervals, Range
+from accelbus.journal.rows import Source
 
 _STATUS_OF_STATE: Final = {"finished": "finished", "dead": "killed", "lost": "lost"}
 """{state that ends a producer: status when no better one is known}"""
@@ -42,16 +43,6 @@ class ProducerInfo(msgspec.Struct):
     def missing(self) -> list[Range]:
         """Sequence numbers up to ``last_seq`` that were not handed out: still to come, held behind a gap, or lost."""
         return Intervals(self.read).missing(1, self.last_seq)
-
-
-class Source:
-    """A row that still has pieces to hand out, for the position a reader starts from again."""
-
-    __slots__ = ("before", "pieces")
-
-    def __init__(self, before: Position, pieces: int) -> None:
-        self.before = before
-        self.pieces = pieces
 
 
 class Piece:

@@ -240,7 +240,7 @@ class JournalWriter:
 
     def _claim_directory(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        taken = next((entry.name for entry in os.scandir(self.directory) if layout.segment_number(entry.name) is not None), None)
+        taken = next((name for name in os.listdir(self.directory) if layout.segment_number(name) is not None), None)
         if taken is not None:
             raise FileExistsError(errno.EEXIST, "the directory belongs to another journal writer", str(self.directory / taken))
 
