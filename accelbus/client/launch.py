@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from accelbus import host
-from accelbus.config import PREFIX, Tuning
+from accelbus.config import Tuning
 from accelbus.rundir import RunDir
 
 BUS_LOCK = "bus.lock"
@@ -90,9 +90,7 @@ def _environment() -> dict[str, str]:
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if package not in paths:
         paths.append(package)
-    # The rank's own settings must not leak into a process that serves every rank.
-    own = {PREFIX + "SPOOL_DIR", PREFIX + "SOCKET_DIR"}
-    return {key: value for key, value in os.environ.items() if key not in own} | {"PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _try_lock(path: Path) -> int | None:

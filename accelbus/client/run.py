@@ -363,6 +363,11 @@ class Run:
         if endpoint is None:
             launcher = BusLauncher(self._run_dir, node_directory(self._run_dir, self._tuning))
             endpoint = launcher.endpoint
+            # Here and not only in the pump: a rank killed in its first milliseconds leaves somebody who finds its spool.
+            try:
+                launcher.ensure()
+            except OSError as error:
+                _log.warning("the bus process cannot be started yet (%s); events wait in the spool and the run directory", error)
         spill_directory = self._run_dir.journal / f"spill-{self._producer.hex()}"
         spill = Spill(lambda: JournalWriter(spill_directory, tuning=self._tuning), max_bytes=self._tuning.spill_bytes)
         self._pump = Pump(

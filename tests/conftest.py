@@ -1,0 +1,16 @@
+"""Fixtures that every kind of test may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.job import Job, running_job
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    """A job without ranks yet; whatever it starts is gone after the test."""
+    with running_job() as one:
+        yield one
