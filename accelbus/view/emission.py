@@ -288,7 +288,10 @@ class View:
         if attempt is not None and number == attempt.number:
             of, usual = self._usual.get(key, _NOBODY)
             waits_for_all = of != number or who not in usual
-            missing = attempt.awaited(step, None if waits_for_all else usual)
+            if not waits_for_all:
+                missing = attempt.awaited(step, usual)
+            elif who < OTHER_ROLES:
+                missing = attempt.awaited(step, None)
             missing.discard(who)
         point = OpenPoint(number, step, key, self._now_ns, time_ns, {who: value}, missing, waits_for_all)
         if missing:
@@ -307,7 +310,7 @@ class View:
         self._cost += _cost(value)
         point.time_ns = min(point.time_ns, time_ns)
         point.missing.discard(who)
-        if not point.waits_for_all and who not in self._usual.get(point.key, _NOBODY)[1]:
+        if not point.waits_for_all and who < OTHER_ROLES and who not in self._usual.get(point.key, _NOBODY)[1]:
             # Somebody unexpected logs the key: the usual contributors are not to be relied on.
             point.waits_for_all = True
             assert self._attempt is not None
