@@ -13,7 +13,7 @@ import msgspec
 from accelbus.errors import ConfigurationError
 from accelbus.values.names import free_name, readable
 from accelbus.values.repair import Repair, fields_of
-from accelbus.values.rules import encoder, shown, type_name
+from accelbus.values.rules import MAX_ITEMS, encoder, shown, type_name
 
 _TEXT_CHARACTERS: Final = 1000
 """Longest text in place of an object; the configuration says what was used, it does not store it."""
@@ -88,6 +88,8 @@ def _plain(value: Any, within: tuple[int, ...]) -> Any:
     if isinstance(value, AbstractSet):
         return sorted((_plain(item, deeper) for item in value), key=repr)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        if len(value) > MAX_ITEMS:
+            return f"{type_name(type(value))} of {len(value)} items"
         return [_plain(item, deeper) for item in value]
     return _leaf(value)
 

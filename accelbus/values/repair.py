@@ -82,8 +82,8 @@ class Repair:
         if type(key) is str:
             return encodable(key)
         try:
-            plain = _decode(self._encode(key))
-            return str(key) if isinstance(plain, dict) else readable_key(plain)
+            [plain] = _decode(self._encode({key: None}))
+            return readable_key(plain)
         except Exception:  # noqa: BLE001  foreign code, as for values
             return encodable(shown(key))
 

@@ -1,0 +1,161 @@
+"""Configurations: everything a project keeps them in, as nested plain data."""
+
+import argparse
+import collections
+import dataclasses
+import datetime as dt
+import enum
+import functools
+import math
+import pathlib
+import types
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from accelbus import values
+from accelbus.errors import ConfigurationError
+
+
+class Schedule(enum.Enum):
+    COSINE = "cosine"
+
+
+@dataclasses.dataclass
+class Model:
+    width: int = 64
+    activation: Any = torch.nn.ReLU
+
+
+class Pydantic:
+    def model_dump(self):
+        return {"lr": 0.1}
+
+
+class Transformers:
+    def to_dict(self):
+        return {"hidden_size": 8}
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        pytest.param({"lr": 0.1}, {"lr": 0.1}, id="dict"),
+        pytest.param(collections.UserDict(lr=0.1), {"lr": 0.1}, id="mapping"),
+        pytest.param(argparse.Namespace(lr=0.1), {"lr": 0.1}, id="argparse"),
+        pytest.param(types.SimpleNamespace(lr=0.1), {"lr": 0.1}, id="namespace"),
+        pytest.param(Model(activation=None), {"width": 64, "activation": None}, id="dataclass"),
+        pytest.param(msgspec.defstruct("S", [("lr", float, 0.1)])(), {"lr": 0.1}, id="struct"),
+        pytest.param(Pydantic(), {"lr": 0.1}, id="pydantic"),
+        pytest.param(Transformers(), {"hidden_size": 8}, id="to_dict"),
+    ],
+)
+def test_configurations_of_every_kind_are_taken(given, expected):
+    """The result is a dict of its own."""
+    assert values.config_values(given) == expected
+
+
+def test_nested_values_stay_nested_and_become_plain():
+    """Lists, None, bools and nested sections survive; everything else is a number or text."""
+    plain = values.config_values(
+        {
+            "model": Model(),
+            "betas": (0.9, 0.999),
+            "none": None,
+            "flag": True,
+            "schedule": Schedule.COSINE,
+            "data": pathlib.PurePosixPath("/data"),
+            "start": dt.date(2020, 1, 2),
+            "dtype": torch.bfloat16,
+            "device": torch.device("cpu"),
+            "seed": np.int64(3),
+            "layers": [{"size": np.float32(0.5)}, argparse.Namespace(size=2)],
+            "tags": {"b", "a"},
+            "weights": np.zeros((300, 400)),
+            "shape": torch.Size([1, 2]),
+            "big": 2**70,
+            "text": "\ud800",
+            1: "int",
+            "raw": b"\xff",
+        }
+    )
+    assert plain == {
+        "model": {"width": 64, "activation": "torch.nn.modules.activation.ReLU"},
+        "betas": [0.9, 0.999],
+        "none": None,
+        "flag": True,
+        "schedule": "cosine",
+        "data": "/data",
+        "start": "2020-01-02",
+        "dtype": "torch.bfloat16",
+        "device": "cpu",
+        "seed": 3,
+        "layers": [{"size": 0.5}, {"size": 2}],
+        "tags": ["a", "b"],
+        "weights": "numpy.ndarray, shape (300, 400), float64",
+        "shape": [1, 2],
+        "big": 2.0**70,
+        "text": "\\ud800",
+        "1": "int",
+        "raw": "\\xff",
+    }
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(plain)) == plain
+
+
+def test_objects_say_the_same_on_every_rank():
+    """Addresses are left out of texts, or ranks would seem to differ."""
+    one, two = (values.config_values({"f": functools.partial(print, object()), "o": object()}) for _ in range(2))
+    assert one == two
+    assert one["o"] == "<object object>"
+
+
+def test_nan_and_infinity_are_kept():
+    """A configuration may hold them."""
+    plain = values.config_values({"a": math.nan, "b": -math.inf})
+    assert math.isnan(plain["a"])
+    assert plain["b"] == -math.inf
+
+
+def test_nothing_in_a_configuration_raises():
+    """A value that fails shows how; cycles and endless texts end."""
+
+    class Failing:
+        def __repr__(self):
+            raise RuntimeError("no text")
+
+    config: dict[str, Any] = {"bad": Failing(), "long": "x" * 10, "object": type("Long", (), {"__repr__": lambda _: "y" * 10_000})()}
+    config["me"] = config
+    config["list"] = [config]
+    plain = values.config_values(config)
+    assert "no text" in plain["bad"]
+    assert len(plain["object"]) == 1000
+    assert (plain["me"], plain["list"]) == ("<…>", ["<…>"])
+
+
+def test_a_list_of_a_million_items_is_summarised():
+    """The configuration says what was used; it does not store the data set."""
+    assert values.config_values({"files": ["f"] * 1_000_000}) == {"files": "list of 1000000 items"}
+
+
+def test_two_keys_with_the_same_text_stay_apart():
+    """As in metrics."""
+    assert values.config_values({1: "int", "1": "text"}) == {"1": "text", "1#2": "int"}
+
+
+def test_the_configuration_is_copied():
+    """Later changes of the original do not show."""
+    config = {"betas": [0.9], "n": {"a": 1}}
+    plain = values.config_values(config)
+    config["betas"].append(1)
+    config["n"]["a"] = 2
+    assert plain == {"betas": [0.9], "n": {"a": 1}}
+
+
+@pytest.mark.parametrize("given", [None, 3, "lr=0.1", [("lr", 0.1)], Model, object(), len], ids=lambda given: str(type(given).__name__))
+def test_what_is_no_configuration_is_refused_loudly(given):
+    """`init` is the place to find out."""
+    with pytest.raises(ConfigurationError, match="expected a mapping, dataclass or Namespace"):
+        values.config_values(given)
