@@ -1,0 +1,125 @@
+"""Reports in words, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from accelbus.reader.report import Report, SinkReport
+
+_BUS = {
+    "running": "its bus process {pid} on {host} reports",
+    "silent": "its bus process {pid} on {host} is there and has said nothing for {age}",
+    "left": "its bus process has left, {age} ago",
+    "gone": "its bus process {pid} on {host} is gone; it last reported {age} ago",
+    "unreachable": "its bus process {pid} on {host} has not reported for {age}",
+    "unknown": "no bus process reports",
+}
+
+
+def status_lines(report: Report) -> Iterator[str]:
+    """Yield first a line per sink, then one about the run, then what is wrong or odd."""
+    yield from (sink_line(sink, report) for sink in report.sinks)
+    if not report.sinks:
+        yield f"no trackers; {report.lost_to(None):,} lost, {report.path}"
+    yield run_line(report)
+    yield from (f"  ! {problem}" for problem in report.problems)
+    yield from (f"  ! {complaint}" for complaint in _complaints(report))
+    yield from (f"  - {note}" for note in report.notes)
+
+
+def sink_line(sink: SinkReport, report: Report) -> str:
+    """Return the line a person wants: how the sink is, how far behind, what is lost, where to look."""
+    parts = [f"{sink.sink}: {_state(sink)}"]
+    if sink.lag_seconds is not None:
+        parts.append(f"lag {sink.lag_seconds:.1f} s")
+    parts.append(f"{report.lost_to(sink):,} lost")
+    if sink.url:
+        parts.append(sink.url)
+    if sink.state == "owed":
+        return ", ".join(parts) + f"; deliver the rest with: accelbus sync {report.path}"
+    return ", ".join(parts)
+
+
+def run_line(report: Report) -> str:
+    """Return who runs, and who says so."""
+    trainers = {rank.rank for rank in report.ranks if rank.role in ("", "trainer")}
+    attempts = {rank.attempt for rank in report.ranks if rank.attempt >= 0}
+    parts = [f"{report.run_id}: {report.status}", _count(len(trainers), "rank")]
+    if len(attempts) > 1:
+        parts.append(_count(len(attempts), "attempt"))
+    parts.append(f"{_count(sum(rank.logged for rank in report.ranks), 'event')} logged")
+    if pending := sum(rank.pending for rank in report.ranks):
+        parts.append(f"{pending:,} on their way")
+    if report.balanced is not None:
+        parts.append("the books balance" if report.balanced else "the books do not balance")
+    bus = report.bus
+    age = duration(bus.age_seconds) if bus.age_seconds is not None else "long"
+    said = _BUS[bus.state].format(pid=bus.pid, host=bus.host, age=age)
+    counted = "" if report.source == "bus" else "; counted from the journal"
+    return ", ".join(parts) + f" ({said}{counted})"
+
+
+def progress_line(sinks: dict[str, tuple[str, int, int]]) -> str:
+    """Return one line from ``{sink: (state, delivered, pending)}``."""
+    return ", ".join(
+        f"{name}: {state.replace('_', ' ')}, {delivered:,} delivered, {pending:,} to go"
+        for name, (state, delivered, pending) in sinks.items()
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return *seconds* as people say it."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def dropped_words(dropped: dict[str, int]) -> str:
+    """Return counts by reason, the largest first."""
+    return ", ".join(f"{reason} {count:,}" for reason, count in sorted(dropped.items(), key=lambda item: -item[1]))
+
+
+def _state(sink: SinkReport) -> str:
+    pending = f"{sink.pending:,} to go"
+    match sink.state:
+        case "up_to_date":
+            return "up to date"
+        case "finished" if sink.last_error and sink.restarts:
+            return f"finished after {_count(sink.restarts, 'restart')}"
+        case "finished":
+            return "finished"
+        case "owed":
+            return f"{sink.pending:,} values owed" if sink.pending else "delivered, not finished"
+        case "running":
+            return f"delivering, {pending}"
+        case "starting":
+            return f"starting, {pending}"
+        case "retrying":
+            return f"retrying after {_count(sink.retries, 'failure')} ({sink.last_error or 'no reason known'}), {pending}"
+        case "blocked":
+            return f"takes no rows, waiting ({sink.last_error or 'no reason known'}), {pending}"
+        case "waiting":
+            return f"delivered by somebody else ({sink.last_error})"
+        case _:
+            return f"{sink.state}, {pending}"
+
+
+def _complaints(report: Report) -> Iterator[str]:
+    for rank in report.ranks:
+        if rank.dropped:
+            yield f"rank {rank.rank}, attempt {rank.attempt}: not kept: {dropped_words(rank.dropped)}"
+        if rank.pending and rank.state not in ("alive", "silent"):
+            yield f"rank {rank.rank}, attempt {rank.attempt}: {_count(rank.pending, 'event')} still in its spool on {rank.host}; accelbus sync {report.path} brings them in"
+    for sink in report.sinks:
+        if sink.dead_lettered:
+            yield f"{sink.sink}: {_count(sink.dead_lettered, 'value')} refused by the tracker, kept in {report.path}/sinks/{sink.sink}/dead_letters.jsonl"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+__all__ = ["dropped_words", "duration", "progress_line", "run_line", "sink_line", "status_lines"]

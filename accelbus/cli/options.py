@@ -1,0 +1,47 @@
+"""Arguments that several commands take, and what they become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from accelbus.rundir import RunDir
+
+Run: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or the path of its directory.")]
+StateDir: TypeAlias = Annotated[
+    Path,
+    typer.Option(
+        "--state-dir",
+        envvar=["ACCELBUS_STATE_DIR", "ACCELBUS_DIR"],
+        metavar="DIR",
+        help="Where runs are looked for by id.",
+    ),
+]
+DEFAULT_STATE_DIR = Path("runs")
+
+
+def find(run: str | None, state_dir: Path) -> RunDir:
+    """Return the run called *run*, the newest one of *state_dir* when None.
+
+    Raises:
+        RunNotFoundError: there is none.
+    """
+    from accelbus.errors import RunNotFoundError
+    from accelbus.rundir import find_run, list_runs
+
+    if run is not None:
+        return find_run(run, state_dir)
+    runs = list_runs(state_dir)
+    if not runs:
+        raise RunNotFoundError(f"there are no runs in {str(state_dir)!r}; name one, or say where they are with --state-dir")
+    return runs[0]
+
+
+def keep_readers_quiet() -> None:
+    """What readers find is part of what the command prints; their log lines would say it twice."""
+    import logging
+
+    logging.getLogger("accelbus").setLevel(logging.CRITICAL)

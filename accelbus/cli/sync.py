@@ -1,0 +1,110 @@
+"""``accelbus sync``: deliver what a run still owes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from accelbus.cli.options import DEFAULT_STATE_DIR, Run, StateDir, find, keep_readers_quiet
+
+if TYPE_CHECKING:
+    from accelbus.delivery.status import SinkStatus
+    from accelbus.rundir import RunDir
+
+
+def sync(
+    run: Run,
+    to: Annotated[list[str] | None, typer.Option("--to", metavar="TRACKER", help="Only to this tracker, which may be a new one.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run has ended.")] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Also where another process delivers now; it stops.")] = False,
+    timeout: Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Longest stay; not given: no limit.")] = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+) -> int:
+    """Deliver what a run still owes its trackers, from this machine.
+
+    First brings in what killed ranks left on this node. Safe to repeat, to interrupt, and beside a run that goes on: a tracker that
+    another process delivers to is left to it.
+    """
+    from accelbus.cli import FINE, TROUBLE
+    from accelbus.cli.lines import status_lines
+    from accelbus.reader.report import report
+
+    keep_readers_quiet()
+    run_dir = find(run, state_dir)
+    _bring_in(run_dir)
+    sinks = _sinks_to_deliver(run_dir, to, take_over=take_over)
+    if sinks:
+        _deliver(run_dir, sinks, follow=follow, take_over=take_over, timeout=timeout)
+    found = report(run_dir, exact=True)
+    for line in status_lines(found):
+        print(line)
+    return FINE if found.is_fine else TROUBLE
+
+
+def _bring_in(run_dir: RunDir) -> None:
+    """Salvage what lies on this node, and close the run when nobody else will."""
+    from accelbus.aggregator.rescue import close_run, rescue_run
+    from accelbus.cli.salvage import describe
+    from accelbus.config import Tuning, from_environment
+    from accelbus.reader.snapshot import read_snapshot
+
+    tuning = from_environment(Tuning)
+    bus_is_there = read_snapshot(run_dir.status_path, tuning=tuning).bus_state in ("running", "silent")
+    for result in rescue_run(run_dir, tuning=tuning):
+        if result.outcome == "failed" or result.events:
+            print(describe(result), file=sys.stderr)
+    if not bus_is_there:
+        close_run(run_dir, tuning=tuning)
+
+
+def _sinks_to_deliver(run_dir: RunDir, to: list[str] | None, *, take_over: bool) -> list[str]:
+    """Return the sinks that are ours to deliver to, and say who has the others."""
+    from accelbus.config import Tuning, from_environment
+    from accelbus.delivery.ownership import is_live, read_owner
+    from accelbus.errors import ConfigurationError
+    from accelbus.reader.audit import sinks_of
+    from accelbus.tracking import resolve
+
+    names = to or sinks_of(run_dir, run_dir.read_record())
+    if not names:
+        raise ConfigurationError(f"run {run_dir.run_id!r} has no tracker to deliver to; name one with --to")
+    sinks = []
+    for name in resolve(names):
+        owner = read_owner(run_dir.sink(name))
+        if owner is not None and not take_over and is_live(run_dir.sink(name), owner, tuning=from_environment(Tuning)):
+            print(f"{name}: {owner} delivers and is left to it; --take-over replaces it", file=sys.stderr)
+        else:
+            sinks.append(name)
+    return sinks
+
+
+def _deliver(run_dir: RunDir, sinks: list[str], *, follow: bool, take_over: bool, timeout: float | None) -> None:
+    from accelbus.cli.lines import progress_line
+    from accelbus.cli.progress import Line
+    from accelbus.delivery import deliver
+    from accelbus.errors import OwnershipError
+
+    line = Line()
+
+    def tell(level: str, text: str, sink: str) -> None:
+        # Addresses come at the end, beside what was delivered there.
+        if level != "info" or follow:
+            line.clear()
+            print(text, file=sys.stderr)
+
+    def show(states: Mapping[str, SinkStatus]) -> None:
+        line.show(progress_line({name: (state.state, state.values.delivered, state.values.pending) for name, state in states.items()}))
+
+    try:
+        deliver.sync(run_dir, sinks, follow=follow, take_over=take_over, timeout=timeout, on_notice=tell, on_progress=show)
+    except OwnershipError as error:
+        # Somebody was quicker since we looked.
+        tell("warning", str(error), "")
+    finally:
+        line.clear()
+
+
+__all__ = ["sync"]

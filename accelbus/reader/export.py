@@ -1,0 +1,194 @@
+"""Every raw event of a run as JSON lines, in the order of the journal: each producer's events in the order in which they were logged.
+
+::
+
+    {"run":"digits-1f","rank":0,"attempt":0,"seq":17,"time":1767139200.25,"step":16,"values":{"loss":0.5}}
+    {"run":"digits-1f","rank":0,"attempt":0,"seq":1,"time":…,"type":"start","world_size":2,"local_rank":0,"host":…,"pid":…}
+    {"run":"digits-1f","rank":0,"attempt":0,"seq":2,"time":…,"type":"config","values":{"model":{"width":256}}}
+    {"run":"digits-1f","rank":0,"attempt":0,"seq":99,"time":…,"type":"end","status":"finished","reason":""}
+
+A metric logged without any step has ``"step":null`` and ``"auto_step"``, the number of its call. Producers of another role than trainer
+have a ``"role"``. JSON has no NaN: numbers that are not finite are written as the JSONL tracker writes them, as ``"NaN"``,
+``"Infinity"`` or ``"-Infinity"`` with the keys listed in ``"non_finite"``; in a configuration as those texts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from accelbus.config import Tuning, from_environment
+from accelbus.errors import RunNotFoundError
+from accelbus.events import TRAINER, ConfigUpdate, Metrics, RunEnd, RunStart
+from accelbus.journal.intervals import Intervals
+from accelbus.journal.layout import segment_number
+from accelbus.journal.merge import Item, JournalReader, ReaderState
+from accelbus.rundir import RunDir
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Progress(NamedTuple):
+    """How far an export is, in bytes of the journal."""
+
+    done: int
+    total: int
+
+
+class Gaps(NamedTuple):
+    """Events that should have been there, by rank."""
+
+    events: dict[int, int]
+    undecodable: int
+    corrupt: dict[str, int]
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.events or self.undecodable)
+
+
+class Export:
+    """One pass over the journal of *run_dir*. Iterate for the lines; memory is bounded whatever the length of the run.
+
+    Args:
+        run_dir: of the run, which may be going on: the export ends where the journal ended when it was reached.
+        tuning: bounds of memory; the environment's when not given.
+
+    Raises:
+        RunNotFoundError: there is no journal.
+    """
+
+    def __init__(self, run_dir: RunDir, *, tuning: Tuning | None = None) -> None:
+        if not run_dir.journal.is_dir():
+            raise RunNotFoundError(f"{str(run_dir.path)!r} is no run directory: it has no journal")
+        self._run_dir = run_dir
+        self._tuning = tuning if tuning is not None else from_environment(Tuning)
+        self._reader = JournalReader(run_dir.journal, tuning=self._tuning)
+        self._run_id = run_dir.path.resolve().name
+        self.lines = 0
+        """Written so far."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield whole lines, a few thousand together."""
+        while items := self._reader.read(self._tuning.read_events):
+            yield self._lines_of(items)
+        rest = self._reader.finish()
+        for start in range(0, len(rest), self._tuning.read_events):
+            yield self._lines_of(rest[start : start + self._tuning.read_events])
+
+    def progress(self) -> Progress:
+        """Return how far it is. Lists the journal: not to be asked for every chunk."""
+        return progress_of(self._run_dir, self._reader.state())
+
+    def gaps(self) -> Gaps:
+        """Return what was missing in between, once everything was read."""
+        events: dict[int, int] = {}
+        for info in self._reader.producers.values():
+            seen = Intervals(info.read)
+            if missing := sum(last - first + 1 for first, last in seen.missing(1, seen.highest or 0)):
+                events[info.rank] = events.get(info.rank, 0) + missing
+        statistics = self._reader.statistics()
+        return Gaps(events, statistics.undecodable, statistics.corrupt)
+
+    def _lines_of(self, items: Sequence[Item]) -> bytes:
+        lines = [line for item in items if (line := self._line(item)) is not None]
+        self.lines += len(lines)
+        return b"".join(lines)
+
+    def _line(self, item: Item) -> bytes | None:
+        event = item.event
+        describe = _DESCRIBED.get(type(event))
+        if isinstance(event, Metrics):
+            details: dict[str, Any] = {"step": event.step, "values": event.values}
+            if event.step is None:
+                details["auto_step"] = event.auto_step
+        elif describe is not None:
+            details = describe(event)
+        else:
+            return None  # a record of a bus process: about producers, not of one
+        line = {"run": self._run_id, "rank": item.rank, "attempt": item.attempt, "seq": item.seq, "time": _time_of(event), **details}
+        if item.role not in ("", TRAINER):
+            line["role"] = item.role
+        return _encoded(line)
+
+
+def _time_of(event: Any) -> float:
+    """Any producer's event has one."""
+    time_ns: int = event.time_ns
+    return time_ns / 1e9
+
+
+def _of_start(event: RunStart) -> dict[str, Any]:
+    return {
+        "type": "start",
+        "world_size": event.world_size,
+        "local_rank": event.local_rank,
+        "host": event.host,
+        "pid": event.pid,
+        "launcher": event.launcher,
+    }
+
+
+_DESCRIBED: Final[Mapping[type, Callable[[Any], dict[str, Any]]]] = {
+    RunStart: _of_start,
+    ConfigUpdate: lambda event: {"type": "config", "values": event.values},
+    RunEnd: lambda event: {"type": "end", "status": event.status, "reason": event.reason},
+}
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    """Fast for what is usual. msgspec writes NaN as null, so a line with a null gets a second look."""
+    try:
+        data = _encode(line)
+    except (TypeError, ValueError, UnicodeEncodeError):
+        # Keys or values that JSON does not know, from a producer that encoded them all the same.
+        return _odd_line(line)
+    return _odd_line(line) if b"null" in data else data + b"\n"
+
+
+def _odd_line(line: dict[str, Any]) -> bytes:
+    values = line.get("values")
+    if isinstance(values, Mapping):
+        non_finite = [key for key, value in values.items() if _has_non_finite(value)]
+        line["values"] = _spelled_out(values)
+        if non_finite and "type" not in line:
+            line["non_finite"] = non_finite
+    return json.dumps(line, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
+
+
+def _has_non_finite(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_non_finite, value))
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _spelled_out(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): _spelled_out(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled_out(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def progress_of(run_dir: RunDir, state: ReaderState) -> Progress:
+    """Return how much of the journal of *run_dir* lies before *state*."""
+    done = total = 0
+    for segment in run_dir.journal.glob("*/*.seg"):
+        number = segment_number(segment.name)
+        position = state.positions.get(segment.parent.name)
+        if number is None:
+            continue
+        size = segment.stat().st_size
+        total += size
+        if position is not None and number <= position.segment:
+            done += size if number < position.segment else min(position.offset, size)
+    return Progress(done, total)
+
+
+__all__ = ["Export", "Gaps", "Progress", "progress_of"]
