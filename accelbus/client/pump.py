@@ -135,6 +135,8 @@ class Pump(threading.Thread):
         self._progress_at = time.monotonic()
         self._goodbye: control.Bye | None = None
         self._said_goodbye = False
+        self._looked_at = float("-inf")
+        self._paced_at = tuning.pump_interval
         self._stopping = False
         self.final = threading.Event()
         """The bus process has everything, synced, and knows that nothing follows."""
@@ -193,7 +195,7 @@ class Pump(threading.Thread):
         elif not busy:
             self._wake.wait(self._interval)
         now = time.monotonic()
-        self._receive(socket)
+        self._receive(socket, now)
         if self.refused is None:
             self._greet(socket, now)
             self._send_events(socket, now)
@@ -206,7 +208,11 @@ class Pump(threading.Thread):
     def _pressed(self) -> bool:
         return self._queue.fill > _PRESSED
 
-    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+    def _receive(self, socket: zmq.Socket[bytes], now: float) -> None:
+        """Take what has come. The usual tick finds one ack for all that is in flight and asks the socket once."""
+        if not self._in_flight and self._open and self._goodbye is None and now - self._looked_at < self._tuning.heartbeat_interval / 2:
+            return
+        self._looked_at = now
         for _ in range(64):
             try:
                 raw = socket.recv(zmq.NOBLOCK)
@@ -219,6 +225,8 @@ class Pump(threading.Thread):
                 _log.debug("ignored a message from the bus process: %s", error)
                 continue
             self._handle(message)
+            if type(message) is control.Ack and not self._in_flight and not self._said_goodbye:
+                return
 
     def _handle(self, message: control.Message) -> None:
         match message:
@@ -254,8 +262,10 @@ class Pump(threading.Thread):
 
     def _set_pace(self, message: control.Welcome | control.Ack) -> None:
         self._credit = message.credit_bytes
-        # Jitter, so that ranks that started together do not flush together.
-        self._interval = message.flush_interval * random.uniform(0.9, 1.0)  # noqa: S311
+        if message.flush_interval != self._paced_at:
+            self._paced_at = message.flush_interval
+            # Jitter, so that ranks that started together do not flush together.
+            self._interval = message.flush_interval * random.uniform(0.9, 1.0)  # noqa: S311
 
     def _release(self, through_seq: int) -> None:
         before = self._queue.released_seq
@@ -295,6 +305,8 @@ class Pump(threading.Thread):
         tuning = self._tuning
         while self._open and self._bytes_in_flight < self._credit:
             if self._unsent is None:
+                if self._queue.taken_seq >= self._queue.last_seq:
+                    return
                 count = tuning.overload_frame_events if self._pressed else tuning.frame_events
                 batch = self._queue.take(count, tuning.frame_bytes)
                 if batch is None:
@@ -307,7 +319,7 @@ class Pump(threading.Thread):
             self._in_flight.append(_Sent(last_seq, len(raw), now))
             self._bytes_in_flight += len(raw)
             self.counters["frames"] += 1
-            if not self._pressed:
+            if not self._pressed and self._queue.taken_seq < self._queue.last_seq:
                 time.sleep(0)  # between chunks, whoever waits for the GIL gets it
 
     def _heartbeat(self, socket: zmq.Socket[bytes], now: float) -> None:
