@@ -121,7 +121,7 @@ def _in_ms(numbers: Numbers) -> Numbers:
 def _rank(steps: int, interval: float) -> None:
     import accelbus
 
-    with accelbus.init("bench", finish_timeout=0.0) as run:
+    with accelbus.init("bench", finish_timeout=PATIENCE) as run:
         start = time.monotonic() + 0.5
         for step in range(steps):
             time.sleep(max(0.0, start + step * interval - time.monotonic()))

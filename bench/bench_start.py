@@ -25,13 +25,13 @@ before = resident()
 start = time.perf_counter()
 import accelbus
 imported = time.perf_counter()
-run = accelbus.init("bench", finish_timeout=0.0)
+run = accelbus.init("bench", log_with="tensorboard")
 ready = time.perf_counter()
 for step in range(10_000):
     run.log({"loss": 0.5, "accuracy": 0.5, "lr": 0.1, "grad_norm": 1.0}, step=step)
 run.flush(10.0)
 print(ready - imported, ready - start, resident() - before)
-run.finish()
+run.finish(timeout=30.0)
 """
 
 

@@ -33,10 +33,11 @@ def test_examples_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path):
     (tmp_path / "example.py").write_text("\n\n".join(program))
 
     # Waiting for the trackers keeps the directory in place until nobody needs it.
-    environ = {**quiet_environment(), "ACCELBUS_FINISH_TIMEOUT": "30"}
+    environ = {**quiet_environment(), "ACCELBUS_FINISH_TIMEOUT": "30", "PYTHONPATH": str(tmp_path)}
     result = subprocess.run(
         [sys.executable, "example.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False
     )
 
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr
+    assert "accelbus sync" not in result.stderr, "something was left undelivered"
