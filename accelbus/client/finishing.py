@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from accelbus import host
@@ -16,7 +18,7 @@ _log = logging.getLogger("accelbus")
 _BATCH_TIMEOUT = 60.0
 
 
-def wait_for_sinks(pump: Pump, run_id: str, settings: Settings, timeout: float | None) -> None:
+def wait_for_sinks(pump: Pump, run_dir: Path, settings: Settings, timeout: float | None) -> None:
     """Wait until every tracker has everything; print what is still owed and the command that delivers it."""
     limit = timeout if timeout is not None else settings.finish_timeout
     batch = host.in_batch_job_or_container(os.environ)
@@ -30,7 +32,7 @@ def wait_for_sinks(pump: Pump, run_id: str, settings: Settings, timeout: float |
     line.clear()
     owed = _owed(pump.sink_states)
     if owed and (batch or limit > 0):
-        _log.warning("%s: not everything is in %s yet; deliver the rest with: accelbus sync %s", run_id, ", ".join(owed), run_id)
+        _log.warning("not everything is in %s yet; this delivers the rest: accelbus sync %s", ", ".join(owed), shlex.quote(str(run_dir)))
 
 
 def _owed(states: dict[str, Any] | None) -> dict[str, Any]:

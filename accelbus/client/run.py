@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 import uuid
@@ -191,7 +192,7 @@ class Run:
         if not safe:
             self._say_what_is_at_risk(queue)
         if self._is_main and self.settings.mode == "online":
-            wait_for_sinks(pump, self.id, self.settings, timeout)
+            wait_for_sinks(pump, self.dir, self.settings, timeout)
         self._close(queue, pump, safe=safe)
         return safe
 
@@ -597,6 +598,12 @@ def _forget(run: Run) -> None:
 
 def _check(settings: Settings) -> tuple[str, ...]:
     """Return the resolved tracker names; everything a user can get wrong is found here, before the first step."""
+    if os.name != "posix":
+        raise ConfigurationError("accelbus needs Linux or macOS; on Windows use WSL")
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise ConfigurationError("accelbus needs the GIL: run with PYTHON_GIL=1, or a Python that is not free-threaded")
+    if settings.reduce is not None and set(settings.reduce.values()) - {"mean"}:
+        raise ConfigurationError(f"reduce={settings.reduce!r}: expected 'mean' for every pattern; other reductions are not there yet")
     if not settings.project:
         raise ConfigurationError("project is missing: accelbus.init('my-project') or ACCELBUS_PROJECT")
     if settings.resume == "must" and settings.run_id is None:
