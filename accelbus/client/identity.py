@@ -26,24 +26,26 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 import uuid
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from accelbus import host
 from accelbus.client import cohorts
+from accelbus.client.ranks import Ranks, count_of, ranks_of, slurm_step
 from accelbus.config import Settings
 from accelbus.errors import ConfigurationError
 from accelbus.rundir import check_run_id, slug
 
 _ABANDONED_AFTER: Final = 20.0
 """Seconds within which ranks that were started by hand are expected to come together."""
-_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "busybox", "ash"})
+_NO_LAUNCHERS: Final = frozenset(
+    {"sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox"}
+    | {"sshd", "sshd-session", "tmux: server", "screen", "login", "su", "sudo", "init", "systemd", "launchd"}
+)
+"""Programs that may be the parent of one rank, or of ranks of several launches."""
 _EXAMPLE_ID: Final = re.compile(r"|none|\d{1,3}")
 """Rendezvous ids that nobody made up for this launch."""
-_LAST_STEP: Final = 0xFFFFFFF0
-"""Slurm's batch, interactive and extern steps are numbered from here on; they are no ``srun``."""
 _NAMESPACES: Final = ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri", "PRTE_MCA_ess_base_nspace")
 _BATCH_JOBS: Final = ("PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "COBALT_JOBID")
 _MARKS: Final = ("RANK", "LOCAL_RANK", "TORCHELASTIC_ERROR_FILE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -67,16 +69,6 @@ class Identity(NamedTuple):
     restart_count: int
 
 
-class _Ranks(NamedTuple):
-    launcher: str
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    one_node: bool | None
-    """None: nothing says so."""
-
-
 def identify(environ: Mapping[str, str] | None = None, *, settings: Settings, ordinal: int = 0) -> Identity:
     """Return who this process is.
 
@@ -88,18 +80,15 @@ def identify(environ: Mapping[str, str] | None = None, *, settings: Settings, or
     Raises:
         ConfigurationError: the environment contradicts itself, or its ranks are on several nodes and share no job id.
     """
-    environ = os.environ if environ is None else environ
-    ranks = _ranks(environ)
+    environ = {variable: value for variable, value in (os.environ if environ is None else environ).items() if value}
+    ranks = ranks_of(environ)
     key = _launch_key(environ, ranks)
     if key is None and settings.run_id is None:
-        raise ConfigurationError(
-            f"cannot tell which run this is: {ranks.world_size} ranks on several nodes, and no job id that all of them share; "
-            "pass run_id= (the same on every rank, another for every launch) or set ACCELBUS_RUN_ID"
-        )
+        raise ConfigurationError(_unknown(ranks))
     if key is None:
         key = ("explicit", str(settings.run_id), environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", ""))
     again = (f"run {ordinal}",) if ordinal else ()
-    restart_count = _count(environ, "TORCHELASTIC_RESTART_COUNT" if ranks.launcher == "torchrun" else "SLURM_RESTART_COUNT")
+    restart_count = count_of(environ, "TORCHELASTIC_RESTART_COUNT" if ranks.launcher == "torchrun" else "SLURM_RESTART_COUNT")
     return Identity(
         run_id=check_run_id(settings.run_id)
         if settings.run_id is not None
@@ -115,7 +104,15 @@ def identify(environ: Mapping[str, str] | None = None, *, settings: Settings, or
     )
 
 
-def _generation(environ: Mapping[str, str], ranks: _Ranks, restart_count: int) -> _Key:
+def _unknown(ranks: Ranks) -> str:
+    where = "on several nodes" if ranks.one_node is False else "and neither LOCAL_WORLD_SIZE nor LOCAL_RANK to say whether on one node"
+    return (
+        f"cannot tell which run this is: {ranks.world_size} ranks {where}, and no job id that all of them share; "
+        "pass run_id= (the same on every rank, another for every launch) or set ACCELBUS_RUN_ID"
+    )
+
+
+def _generation(environ: Mapping[str, str], ranks: Ranks, restart_count: int) -> _Key:
     """What distinguishes the restarts of one launch, and is the same in all ranks of one."""
     if ranks.launcher != "torchrun":
         return (f"restart {restart_count}",)
@@ -125,75 +122,10 @@ def _generation(environ: Mapping[str, str], ranks: _Ranks, restart_count: int) -
     return (counted, environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", ""), str(ranks.world_size))
 
 
-# Which rank this is.
-
-
-def _ranks(environ: Mapping[str, str]) -> _Ranks:
-    if "TORCHELASTIC_RUN_ID" in environ and "RANK" in environ:
-        return _read_ranks(environ, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    if "RANK" in environ and "WORLD_SIZE" in environ:
-        return _read_ranks(environ, "environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    if "OMPI_COMM_WORLD_RANK" in environ:
-        variables = (f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
-        return _read_ranks(environ, "openmpi", *variables)
-    if _slurm_step(environ) and environ.get("PMI_RANK", environ.get("SLURM_PROCID")) == environ.get("SLURM_PROCID"):
-        size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
-        return _read_ranks(
-            {**environ, "SLURM_LOCAL_SIZE": _slurm_local_size(environ)}, "slurm", "SLURM_PROCID", size, "SLURM_LOCALID", "SLURM_LOCAL_SIZE"
-        )
-    if "PMI_RANK" in environ and "PMI_SIZE" in environ:
-        return _read_ranks(environ, "hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-    if (ranks := _ranks_of_process_group(environ)) is not None:
-        return ranks
-    if "RANK" in environ or _count(environ, "WORLD_SIZE", 1) > 1:
-        return _read_ranks(environ, "environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # one is missing: raises
-    return _Ranks("none", 0, 1, 0, 1, one_node=True)
-
-
-def _read_ranks(environ: Mapping[str, str], launcher: str, rank: str, size: str, local_rank: str, local_size: str) -> _Ranks:
-    numbers = {variable: _number(environ, variable) for variable in (rank, size, local_rank, local_size)}
-    if (found := numbers[rank]) is None or (world_size := numbers[size]) is None:
-        missing, present = (rank, size) if numbers[rank] is None else (size, rank)
-        raise ConfigurationError(f"{present}={environ[present]!r} is set and {missing} is not; a rank needs both")
-    if not 0 <= found < world_size:
-        raise ConfigurationError(f"{rank}={found}: expected a rank below {size}={world_size}")
-    return _complete(environ, _Ranks(launcher, found, world_size, -1, -1, one_node=None), numbers[local_rank], numbers[local_size])
-
-
-def _ranks_of_process_group(environ: Mapping[str, str]) -> _Ranks | None:
-    """Ranks that were passed to ``init_process_group``. Only looked at, never imported."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    ranks = _Ranks("group", distributed.get_rank(), distributed.get_world_size(), -1, -1, one_node=None)
-    return _complete(environ, ranks, _number(environ, "LOCAL_RANK"), _number(environ, "LOCAL_WORLD_SIZE"))
-
-
-def _complete(environ: Mapping[str, str], ranks: _Ranks, local_rank: int | None, local_size: int | None) -> _Ranks:
-    one_node = _is_one_node(environ, ranks, local_rank, local_size)
-    if local_rank is None:
-        local_rank = ranks.rank if one_node else 0
-    if local_size is None:
-        local_size = ranks.world_size if one_node else 1
-    return ranks._replace(local_rank=local_rank, local_world_size=local_size, one_node=one_node)
-
-
-def _is_one_node(environ: Mapping[str, str], ranks: _Ranks, local_rank: int | None, local_size: int | None) -> bool | None:
-    if local_size is not None:
-        return local_size == ranks.world_size
-    if ranks.world_size == 1:
-        return True
-    if local_rank is not None:
-        # On other nodes the two differ: if this is the first of several, they stop with an error.
-        return local_rank == ranks.rank
-    address = environ.get("MASTER_ADDR", "localhost")
-    return True if address in ("localhost", "::1") or address.startswith("127.") else None
-
-
 # Which launch this is.
 
 
-def _launch_key(environ: Mapping[str, str], ranks: _Ranks) -> _Key | None:
+def _launch_key(environ: Mapping[str, str], ranks: Ranks) -> _Key | None:
     """Return what all ranks of this launch have in common and no other launch has, None when several nodes share nothing."""
     if ranks.launcher == "none":
         return ("process", uuid.uuid4().hex)
@@ -201,7 +133,8 @@ def _launch_key(environ: Mapping[str, str], ranks: _Ranks) -> _Key | None:
         return _torchrun_key(environ, ranks)
     shared = _shared_by_nodes(environ, ranks)
     if shared is not None:
-        return (*shared, str(_join(shared, ranks).ordinal))
+        # A requeued job counts from the start again, on old nodes and new ones.
+        return (*shared, str(_join((*shared, _requeued(environ)), ranks).ordinal))
     if not ranks.one_node:
         return None
     launcher = _launcher_process(environ)
@@ -209,11 +142,11 @@ def _launch_key(environ: Mapping[str, str], ranks: _Ranks) -> _Key | None:
     return (*local, _join(local, ranks).nonce)
 
 
-def _torchrun_key(environ: Mapping[str, str], ranks: _Ranks) -> _Key | None:
+def _torchrun_key(environ: Mapping[str, str], ranks: Ranks) -> _Key | None:
     agent = _launcher_process(environ)
     if ranks.one_node:
         return ("agent", *_this_kernel(), *map(str, agent))
-    step = _slurm_step(environ) or ()
+    step: _Key = slurm_step(environ) or ()
     rendezvous = environ["TORCHELASTIC_RUN_ID"]
     if not _EXAMPLE_ID.fullmatch(rendezvous):
         return ("torchrun", rendezvous, *step)
@@ -221,14 +154,14 @@ def _torchrun_key(environ: Mapping[str, str], ranks: _Ranks) -> _Key | None:
         return None
     # One srun may start torchrun twice; counted by agents, because an agent restarts its workers.
     key = ("torchrun", *step)
-    return (*key, str(cohorts.join(key, f"node {environ.get('GROUP_RANK', '')}", agent).ordinal))
+    return (*key, str(cohorts.join((*key, _requeued(environ)), f"node {environ.get('GROUP_RANK', '')}", agent).ordinal))
 
 
-def _shared_by_nodes(environ: Mapping[str, str], ranks: _Ranks) -> _Key | None:
+def _shared_by_nodes(environ: Mapping[str, str], ranks: Ranks) -> _Key | None:
     """Return what every node can see of one launch or a sequence of launches."""
     # Under mpirun, the step is that of its daemons, one for everything it starts.
     by_mpirun = "OMPI_COMM_WORLD_RANK" in environ
-    if not by_mpirun and (step := _slurm_step(environ)):
+    if not by_mpirun and (step := slurm_step(environ)):
         return ("slurm", *step)
     if ranks.one_node:
         return None
@@ -237,19 +170,18 @@ def _shared_by_nodes(environ: Mapping[str, str], ranks: _Ranks) -> _Key | None:
     return (ranks.launcher, *found) if found else None
 
 
-def _node_key(environ: Mapping[str, str], ranks: _Ranks, launcher: cohorts.Member) -> _Key:
+def _node_key(environ: Mapping[str, str], ranks: Ranks, launcher: cohorts.Member) -> _Key:
     rendezvous = environ.get("MASTER_PORT", "")
-    by_hand = rendezvous and host.command_name(launcher[0]) in _SHELLS
+    by_hand = rendezvous and host.command_name(launcher[0]) in _NO_LAUNCHERS
     # Ranks may be started from several terminals; the port holds them together. Any other launcher is the better evidence.
     who = ("shell",) if by_hand else tuple(map(str, launcher))
     return (ranks.launcher, *_this_kernel(), *who, environ.get("MASTER_ADDR", ""), rendezvous, str(ranks.world_size))
 
 
-def _join(key: _Key, ranks: _Ranks) -> cohorts.Cohort:
+def _join(key: _Key, ranks: Ranks) -> cohorts.Cohort:
     # Only where no other node counts launches: what looks abandoned here may not look so there.
     by_hand = ranks.launcher in ("environment", "group") and ranks.one_node
-    this_process = (os.getpid(), host.process_start_time(os.getpid()) or 0)
-    return cohorts.join(key, f"rank {ranks.rank}", this_process, abandoned_after=_ABANDONED_AFTER if by_hand else None)
+    return cohorts.join(key, f"rank {ranks.rank}", _this_process(), abandoned_after=_ABANDONED_AFTER if by_hand else None)
 
 
 def _launcher_process(environ: Mapping[str, str]) -> cohorts.Member:
@@ -265,40 +197,16 @@ def _launcher_process(environ: Mapping[str, str]) -> cohorts.Member:
     return pid, host.process_start_time(pid) or 0
 
 
+def _this_process() -> cohorts.Member:
+    return os.getpid(), host.process_start_time(os.getpid()) or 0
+
+
 def _this_kernel() -> _Key:
     return host.boot_id(), host.pid_namespace()
 
 
-def _slurm_step(environ: Mapping[str, str]) -> _Key | None:
-    """Return the ``srun`` this process belongs to, None in a batch script or an interactive allocation."""
-    step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
-    job = environ.get("SLURM_HET_JOB_ID") or environ.get("SLURM_JOB_ID")
-    if not job or "SLURM_PROCID" not in environ or not step.isdigit() or int(step) >= _LAST_STEP:
-        return None
-    return environ.get("SLURM_CLUSTER_NAME", ""), f"{job}.{step}"
-
-
-def _slurm_local_size(environ: Mapping[str, str]) -> str:
-    """Return the tasks on this node, from lists such as ``4(x2),3``; empty when Slurm does not say."""
-    listed = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
-    counts = [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", listed) for _ in range(int(times or 1))]
-    node = _count(environ, "SLURM_NODEID")
-    return str(counts[node]) if node < len(counts) else ""
-
-
-def _number(environ: Mapping[str, str], variable: str) -> int | None:
-    text = environ.get(variable, "")
-    if not text:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigurationError(f"{variable}={text!r}: expected a number") from None
-
-
-def _count(environ: Mapping[str, str], variable: str, default: int = 0) -> int:
-    text = environ.get(variable, "")
-    return int(text) if text.isdigit() else default
+def _requeued(environ: Mapping[str, str]) -> str:
+    return f"requeued {environ.get('SLURM_RESTART_COUNT', '0')}"
 
 
 def _digest(key: _Key, size: int) -> bytes:
