@@ -170,9 +170,11 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retry_max: Seconds = 30.0
     retries_alone: Positive = 3
     """Failures of one row before the next row is tried in its place."""
-    failures_of_dead_letter: Positive = 8
-    """Failures of a row, the later ones while other rows work, that send it to the dead letters: a tracker that fails now and then
-    is no reason to lose a row."""
+    failures_of_dead_letter: Positive = 9
+    """Failures of such a row, each while another row worked, that send it to the dead letters: a tracker that fails now and then is
+    no reason to lose a row (every third call: two rows in a million)."""
+    failures_of_last_row: Positive = 7
+    """The same when the run is over and no other row is left to compare it with; half a minute."""
     breaker_failures: Positive = 5
     """Failures in a row, of different rows, that open the breaker."""
     restart_after_failures: Positive = 3

@@ -49,10 +49,9 @@ class Command(msgspec.Struct):
 class Channel:
     """Read commands and report. `claim_pipes` first."""
 
-    def __init__(self, commands: int, reports: int, status: SinkStatus, *, interval: float) -> None:
+    def __init__(self, commands: int, reports: int, status: SinkStatus) -> None:
         self._commands = commands
         self._reports = reports
-        self._interval = interval
         self.status = status
         """Changed by the worker's main thread only; what the reporting thread sends is a snapshot, because encoding holds the GIL."""
         self._phase_began = time.monotonic()
@@ -70,10 +69,10 @@ class Channel:
             _end_group()
         return msgspec.json.decode(line or b"", type=WorkerSpec)
 
-    def open(self) -> None:
-        """Start to listen and to report."""
-        for target, name in ((self._listen, "accelbus-commands"), (self._report, "accelbus-reports")):
-            threading.Thread(target=target, name=name, daemon=True).start()
+    def open(self, *, interval: float) -> None:
+        """Start to listen, and to report every *interval* seconds."""
+        threading.Thread(target=self._listen, name="accelbus-commands", daemon=True).start()
+        threading.Thread(target=self._report, args=(interval,), name="accelbus-reports", daemon=True).start()
 
     @property
     def is_stopping(self) -> bool:
@@ -111,9 +110,9 @@ class Channel:
         time.sleep(ORPHAN_GRACE)
         _end_group()
 
-    def _report(self) -> None:
+    def _report(self, interval: float) -> None:
         while True:
-            self._wake.wait(self._interval)
+            self._wake.wait(interval)
             self._wake.clear()
             self._send()
 

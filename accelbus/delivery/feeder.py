@@ -36,6 +36,8 @@ class FailingRow:
     def __init__(self, owed: OwedRow, failures: int, error: str, *, deadly: bool = False, outage: bool = False) -> None:
         self.owed = owed
         self.failures = failures
+        self.failures_beside = 0
+        """Those while another row worked."""
         self.error = error
         self.deadly = deadly
         """It ended workers; it is not tried again unless nothing else works either."""
@@ -177,8 +179,10 @@ class Feeder:
         if len(self._failing) >= self._tuning.breaker_failures:
             self.is_blocked = True
             logger.error("%d rows failed one after the other; waiting, nothing is given up (%s)", len(self._failing), row.error)
-        if len(self._failing) == 1 or self.is_blocked:
-            self._head_failures = 0
+        self._head_failures = 0
+        if self.is_blocked:
+            self._back_off(self._tuning.retries_alone)
+        elif len(self._failing) == 1:
             self._back_off(row.failures)
 
     def _judge(self) -> None:
@@ -192,14 +196,17 @@ class Feeder:
                 self._failing.remove(row)
                 continue
             row.failures += 1
+            row.failures_beside += 1
             row.error = self.last_error
-            if row.failures >= self._tuning.failures_of_dead_letter:
+            if row.failures_beside >= self._tuning.failures_of_dead_letter:
                 self._give_up(row)
+        if not self._failing:
+            self._retry_at = 0.0
 
     def _retry_alone(self, *, is_last: bool) -> None:
         """Nothing else to try: repeat the rows that were set aside, in order, with back-off."""
         row = self._failing[0]
-        if not row.deadly or row.failures < self._tuning.failures_of_dead_letter:
+        if not row.deadly or row.failures < self._tuning.failures_of_last_row:
             row.deadly = False
             error = self._try([row.owed])
             if error is None:
@@ -209,7 +216,7 @@ class Feeder:
             row.failures += 1
             row.error = self.last_error
             row.outage = isinstance(error, OSError)
-        if is_last and row.failures >= self._tuning.failures_of_dead_letter and not row.outage:
+        if is_last and row.failures >= self._tuning.failures_of_last_row and not row.outage:
             self._give_up(row)
         else:
             self._back_off(row.failures)
@@ -217,8 +224,9 @@ class Feeder:
     def _probe(self) -> None:
         """See whether the tracker works again: try the waiting rows in turn."""
         self._deaths.clear()
-        for row in list(self._failing):
+        for row in self._failing:
             row.deadly = False
+        for row in list(self._failing):
             if self._try([row.owed]) is None:
                 self._failing.remove(row)
                 self.is_blocked = False
@@ -241,7 +249,8 @@ class Feeder:
             self._failing.remove(row)
 
     def _back_off(self, failures: int) -> None:
-        self._retry_at = self._monotonic() + back_off(failures, self._tuning)
+        """Wait before the next try; the first failure is repeated at once, it may have been chance."""
+        self._retry_at = self._monotonic() + (back_off(failures - 1, self._tuning) if failures > 1 else 0.0)
 
 
 def back_off(failures: int, tuning: Tuning) -> float:

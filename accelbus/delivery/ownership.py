@@ -175,7 +175,7 @@ def _prune(generations: Path, newest: int) -> None:
 
 def _write_owner(directory: Path, owner: Owner) -> None:
     # Not synced: after a crash of the host its process is gone anyhow.
-    temporary = directory / f".owner.{os.getpid()}.tmp"
+    temporary = directory / f".owner.{os.getpid()}.{owner.generation}.tmp"
     temporary.write_bytes(_encode(owner))
     temporary.replace(directory / "owner.json")
 

@@ -137,9 +137,8 @@ class Tender:
             await self._worker.send(Command("drain", number))
 
     def resume(self) -> None:
-        """The run goes on: start again if the sink was finished."""
-        if self._lease is None:
-            self._resumed.set()
+        """The run goes on: start again if the sink was finished, or is about to."""
+        self._resumed.set()
 
     # Owning
 

@@ -368,13 +368,13 @@ def main(arguments: list[str]) -> int:
     commands, reports = claim_pipes()
     run_dir = RunDir(Path(directory))
     status = SinkStatus(sink=sink, pid=os.getpid())
-    channel = Channel(commands, reports, status, interval=0.5)
+    channel = Channel(commands, reports, status)
     spec = channel.read_spec()
     tuning = Tuning(**spec.tuning)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _settle_process(tuning)
     status.generation = spec.generation
-    channel.open()
+    channel.open(interval=tuning.status_interval / 2)
     channel.enter("start")
     run_dir.sink(sink).mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
