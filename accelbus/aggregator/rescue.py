@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from accelbus import frame, host
-from accelbus.aggregator.remains import Found, find_spools, look_into
+from accelbus.aggregator.remains import Found, look_into
 from accelbus.config import Tuning
 from accelbus.errors import ConfigurationError, SpoolError
 from accelbus.events import TRAINER, ProducerJoined, ProducerState, Record, RunClosed, RunStart, worst_status
@@ -23,7 +23,7 @@ from accelbus.journal.merge import JournalReader
 from accelbus.journal.producers import ProducerInfo
 from accelbus.journal.salvage import Remains, salvage
 from accelbus.journal.segments import JournalWriter
-from accelbus.journal.spool_places import is_of_run, spool_directories
+from accelbus.journal.spool_places import is_of_run, spool_files
 from accelbus.rundir import RunDir
 
 _log = logging.getLogger(__name__)
@@ -68,12 +68,7 @@ def rescue_run(run_dir: RunDir, *, tuning: Tuning) -> list[Rescued]:
     Raises:
         OSError: the journal cannot be written; the spools stay as they are.
     """
-    found = []
-    for spool in find_spools(spool_directories(tuning), tuning):
-        if is_of_run(spool.hello, run_dir.path):
-            found.append(spool)
-        else:
-            os.close(spool.descriptor)
+    found = _spools_of(run_dir, tuning)
     return _rescue(found, run_dir, tuning) if found else []
 
 
@@ -276,14 +271,27 @@ def _home_of(found: Found, state_dir: Path) -> Path:
     return home
 
 
+def _spools_of(run_dir: RunDir, tuning: Tuning) -> list[Found]:
+    found = []
+    for path in spool_files(run_dir.path, tuning):
+        try:
+            spool = look_into(path, tuning)
+        except (SpoolError, OSError) as error:
+            _log.debug("%s is not a spool yet, or no more: %s", path, error)
+            continue
+        if is_of_run(spool.hello, run_dir.path):
+            found.append(spool)
+        else:
+            os.close(spool.descriptor)
+    return found
+
+
 def _running(run_dir: RunDir, tuning: Tuning) -> set[bytes]:
     """Return the producers of the run that hold the locks of their spools."""
-    running = set()
-    for spool in find_spools(spool_directories(tuning), tuning):
+    found = _spools_of(run_dir, tuning)
+    for spool in found:
         os.close(spool.descriptor)
-        if not spool.gone and is_of_run(spool.hello, run_dir.path):
-            running.add(spool.hello.producer)
-    return running
+    return {spool.hello.producer for spool in found if not spool.gone}
 
 
 def _reason(error: Exception) -> str:

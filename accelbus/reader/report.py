@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -18,7 +18,7 @@ from accelbus.errors import CorruptDataError
 from accelbus.journal.intervals import Range
 from accelbus.journal.merge import JournalReader
 from accelbus.reader.audit import Audit, audit, sinks_of
-from accelbus.reader.books import SinkAudit
+from accelbus.reader.books import RankBooks, SinkAudit
 from accelbus.reader.snapshot import BusState, ProducerLine, Snapshot, read_snapshot
 from accelbus.rundir import RunDir, RunRecord
 
@@ -69,6 +69,20 @@ class RankReport(msgspec.Struct, kw_only=True):
     producer: str
 
 
+class RankValues(msgspec.Struct, kw_only=True):
+    """Values of one rank and sink. ``journal = delivered + pending + filtered + superseded + dead_lettered`` where it was counted."""
+
+    journal: int | None
+    """In the journal; null while the bus process is asked instead."""
+    read: int
+    delivered: int
+    pending: int
+    filtered: int
+    superseded: int
+    dead_lettered: int
+    late: int
+
+
 class SinkReport(msgspec.Struct, kw_only=True):
     """One sink. Values, summed over ranks; ``ranks`` has them apart."""
 
@@ -92,7 +106,7 @@ class SinkReport(msgspec.Struct, kw_only=True):
     last_error: str
     owner: str
     """Who delivers now; empty when nobody does."""
-    ranks: dict[int, RankCounts]
+    ranks: dict[int, RankValues]
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -236,7 +250,7 @@ def _sink_not_started(name: str) -> SinkReport:
 
 
 def _sink(
-    status: SinkStatus, counts: RankCounts, *, state: SinkState, owner: str, lag: float | None, ranks: dict[int, RankCounts]
+    status: SinkStatus, counts: RankCounts, *, state: SinkState, owner: str, lag: float | None, ranks: Mapping[int, RankCounts]
 ) -> SinkReport:
     return SinkReport(
         sink=status.sink,
@@ -256,7 +270,20 @@ def _sink(
         restarts=status.restarts,
         last_error=status.last_error,
         owner=owner,
-        ranks=ranks,
+        ranks={rank: _values(of_rank) for rank, of_rank in ranks.items()},
+    )
+
+
+def _values(counts: RankCounts) -> RankValues:
+    return RankValues(
+        journal=counts.journal if isinstance(counts, RankBooks) else None,
+        read=counts.read,
+        delivered=counts.delivered,
+        pending=counts.pending,
+        filtered=counts.filtered,
+        superseded=counts.superseded,
+        dead_lettered=counts.dead_lettered,
+        late=counts.late,
     )
 
 
@@ -312,9 +339,8 @@ def _ranks_of(found: Audit, snapshot: Snapshot) -> list[RankReport]:
 def _sink_of_audit(sink: SinkAudit, found: Audit) -> SinkReport:
     last = sink.last or SinkStatus(sink=sink.sink)
     last.sink = sink.sink
-    ranks: dict[int, RankCounts] = dict(sink.ranks)
     lag = max(0.0, last.lag_seconds) if sink.owner else None
-    return _sink(last, sink.total, state=_state_of(sink, last, found), owner=sink.owner, lag=lag, ranks=ranks)
+    return _sink(last, sink.total, state=_state_of(sink, last, found), owner=sink.owner, lag=lag, ranks=sink.ranks)
 
 
 def _state_of(sink: SinkAudit, last: SinkStatus, found: Audit) -> SinkState:
@@ -329,4 +355,4 @@ def _state_of(sink: SinkAudit, last: SinkStatus, found: Audit) -> SinkState:
     return "finished" if found.is_closed else "up_to_date"
 
 
-__all__ = ["BusReport", "RankReport", "Report", "SinkReport", "SinkState", "report"]
+__all__ = ["BusReport", "RankReport", "RankValues", "Report", "SinkReport", "SinkState", "report"]

@@ -81,7 +81,7 @@ class Snapshot(msgspec.Struct):
         states = {}
         for name, state in self.sinks.items():
             try:
-                states[name] = msgspec.convert(state, SinkStatus)
+                states[name] = msgspec.convert(state, SinkStatus, str_keys=True)  # JSON has no other keys
             except msgspec.ValidationError:
                 continue
         return states

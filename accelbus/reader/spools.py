@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from accelbus import host
 from accelbus.config import Tuning
 from accelbus.control import Hello
 from accelbus.errors import SpoolError
 from accelbus.journal.intervals import Range
 from accelbus.journal.salvage import Remains, open_spool, producer_is_gone, salvage
 from accelbus.journal.spool_file import HEADER_BYTES
-from accelbus.journal.spool_places import is_of_run, spool_directories
+from accelbus.journal.spool_places import is_of_run, spool_files
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +41,7 @@ def look_at_spools(run_path: Path, *, tuning: Tuning) -> list[SpoolView]:
     Changes nothing, and is safe in the producer's own process too. Blocking: reads every ring once.
     """
     views = []
-    for path in _candidates(run_path, tuning):
+    for path in spool_files(run_path, tuning):
         try:
             view = _look_at(path, tuning)
         except (OSError, SpoolError) as error:
@@ -54,34 +50,6 @@ def look_at_spools(run_path: Path, *, tuning: Tuning) -> list[SpoolView]:
         if is_of_run(view.hello, run_path):
             views.append(view)
     return views
-
-
-def _candidates(run_path: Path, tuning: Tuning) -> Iterable[Path]:
-    paths = dict.fromkeys(path for directory in spool_directories(tuning) for path in _listed(directory))
-    # A job may have used a directory that this process does not know of; its bus process wrote that down.
-    paths |= dict.fromkeys(_recorded(run_path / f"producers-{host.name()}.json"))
-    return paths
-
-
-def _listed(directory: Path) -> list[Path]:
-    try:
-        return sorted(directory.glob("*.spool"))
-    except OSError:
-        return []
-
-
-class _KeptProducer(msgspec.Struct):
-    spool: str | None = None
-
-
-class _KeptProducers(msgspec.Struct):
-    members: list[_KeptProducer] = []
-
-
-def _recorded(path: Path) -> Iterator[Path]:
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        kept = msgspec.json.decode(path.read_bytes(), type=_KeptProducers)
-        yield from (Path(member.spool) for member in kept.members if member.spool)
 
 
 def _look_at(path: Path, tuning: Tuning) -> SpoolView:
