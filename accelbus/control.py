@@ -10,45 +10,63 @@
     Heartbeat      ──▶
                    ◀──  WhoAreYou          a frame came from a peer that never said hello: the bus process is new
                    ◀──  Notice, SinkStates to the main rank
+                   ◀──  Verdict            when the run requires trackers
     Bye            ──▶
                    ◀──  Ack with ``final``: everything is synced
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from accelbus import frame
 from accelbus.errors import FrameError
+
+# What a peer says is checked when it is decoded: a number that nobody could count to must not get into books and files.
+Uuid: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Seq: TypeAlias = Annotated[int, Meta(ge=0, le=frame.LAST_SEQ)]
+Number: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
+Ranks: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
+Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
+Dropped: TypeAlias = Annotated[dict[Text, Seq], Meta(max_length=256)]
+Ending: TypeAlias = Literal["finished", "preempted", "lost", "killed", "failed"]
+"""`accelbus.events.STATUSES`."""
 
 
 class Hello(msgspec.Struct, tag="hello", omit_defaults=True):
     """Open or reopen the conversation. The receiver answers `Welcome` or `Refused`."""
 
-    producer: bytes
-    run_id: str
-    run_dir: str
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    host: str
-    pid: int
-    role: str
-    launch: bytes
-    launcher: str
-    base_seq: int
+    producer: Uuid
+    run_id: Text
+    run_dir: Text
+    rank: Number
+    world_size: Ranks
+    local_rank: Number
+    local_world_size: Ranks
+    host: Text
+    pid: Number
+    role: Text
+    launch: Uuid
+    launcher: Text
+    base_seq: Seq
     """First sequence number that is not yet acked; everything before it is safe elsewhere."""
-    last_seq: int
-    spool: str | None = None
+    last_seq: Seq
+    spool: Text | None = None
     """Path of the spool on this host, to be opened and salvaged."""
-    attempt: int | None = None
+    attempt: Number | None = None
     main: bool = False
     """Whether this producer wants notices and sink states."""
     record: dict[str, Any] | None = None
     """The run record as this rank would write it; used when rank 0's does not come. Not kept in the spool."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.base_seq <= self.last_seq + 1:
+            raise ValueError(f"expected base_seq from 1 to last_seq + 1, got {self.base_seq} and {self.last_seq}")
+        if self.rank >= self.world_size:
+            raise ValueError(f"expected a rank below the world size of {self.world_size}, got {self.rank}")
 
 
 class Welcome(msgspec.Struct, tag="welcome", omit_defaults=True):
@@ -85,16 +103,16 @@ class WhoAreYou(msgspec.Struct, tag="who", omit_defaults=True):
 class Heartbeat(msgspec.Struct, tag="heartbeat", omit_defaults=True):
     """Sent at least every second, so that the audit can name what was wiped."""
 
-    last_seq: int
-    dropped: dict[str, int] = {}
+    last_seq: Seq
+    dropped: Dropped = {}
 
 
 class Bye(msgspec.Struct, tag="bye", omit_defaults=True):
     """Nothing comes after ``final_seq``."""
 
-    final_seq: int
-    status: str
-    dropped: dict[str, int] = {}
+    final_seq: Seq
+    status: Ending
+    dropped: Dropped = {}
 
 
 class Notice(msgspec.Struct, tag="notice", omit_defaults=True):
@@ -111,7 +129,14 @@ class SinkStates(msgspec.Struct, tag="sinks", omit_defaults=True):
     sinks: dict[str, Any]
 
 
-Message: TypeAlias = Hello | Welcome | Refused | Ack | WhoAreYou | Heartbeat | Bye | Notice | SinkStates
+class Verdict(msgspec.Struct, tag="verdict", omit_defaults=True):
+    """Whether the required trackers have started: the same answer for every rank, given once."""
+
+    ok: bool
+    reason: str = ""
+
+
+Message: TypeAlias = Hello | Welcome | Refused | Ack | WhoAreYou | Heartbeat | Bye | Notice | SinkStates | Verdict
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode

@@ -5,6 +5,7 @@
     AccelbusError
     ├── ConfigurationError (ValueError)      a setting is wrong, unknown or contradicts another
     │   ├── UnknownTrackerError              a name in ``log_with`` that nobody registered
+    │   ├── RequiredTrackerError             a tracker in ``require`` did not start
     │   └── MissingExtraError (ImportError)  a known tracker whose package is not installed
     ├── NotInitializedError (RuntimeError)   ``accelbus.log`` before ``accelbus.init``
     ├── StrictError (ValueError)             a programming error that ``ACCELBUS_STRICT=1`` makes loud
@@ -35,6 +36,10 @@ class UnknownTrackerError(ConfigurationError):
 
 class MissingExtraError(ConfigurationError, ImportError):
     """A known tracker whose package is not installed; says the install command."""
+
+
+class RequiredTrackerError(ConfigurationError):
+    """A tracker in ``require`` did not start; every rank raises it."""
 
 
 class NotInitializedError(AccelbusError, RuntimeError):

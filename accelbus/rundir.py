@@ -40,6 +40,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     """Names of the trackers, as resolved at ``init``."""
     init_kwargs: dict[str, dict[str, Any]] = {}
     reduce: dict[str, Any] | None = None
+    require: tuple[str, ...] = ()
+    """Trackers without which the run must not start."""
     mode: str = "online"
     durability: str = "process"
     world_size: int = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from accelbus.rundir import RunDir, RunRecord
 
 _log = logging.getLogger(__name__)
 _NOTICES_KEPT = 100
+_STARTED = frozenset({"running", "up_to_date", "finished"})
+_OWN_TO_A_RANK = frozenset({"created_ns", "settings_of_rank", "world_size"})
 _NOBODY_CAME = 60.0
 """Seconds after which a bus process that no producer ever reached leaves."""
 
@@ -45,13 +48,16 @@ class BusProcess:
         self._roster = Roster(run_dir.path / f"producers-{host.name()}.json")
         self._watch = SpoolWatch(tuning)
         self._record: RunRecord | None = None
-        self._offered: dict[int, dict[str, Any]] = {}
+        self._offered: dict[int, RunRecord] = {}
         self._supervisor: Supervisor | None = None
         self._notices: list[control.Notice] = []
         self._started = time.monotonic()
         self._closed_at: float | None = None
         self._terminating_at: float | None = None
-        self._bad_frames = 0
+        self._bad_frames: Counter[str] = Counter()
+        self._verdict: control.Verdict | None = None
+        self._differing: set[str] = set()
+        """Settings in which some rank differs from those that rule, and was told."""
         self._done = anyio.Event()
         self._asked_again: dict[bytes, float] = {}
         self._parents: dict[bytes, tuple[int, int]] = {}
@@ -123,7 +129,7 @@ class BusProcess:
                 checked = self._check(raw)
                 if checked is None:
                     continue
-                if checked.kind >= frame.CONTROL:
+                if checked.kind == frame.CONTROL:
                     await self._handle(peer, checked)
                     continue
                 member = self._roster.by_peer(peer)
@@ -136,9 +142,9 @@ class BusProcess:
                     # Something in between was lost on the way; acking this one would free what never came.
                     self._ask_who(peer)
                     continue
-                if checked.last_seq > known:
+                if checked.last_seq > known or not checked.count:
                     frames.append(raw)
-                    events += checked.last_seq - known
+                    events += max(0, checked.last_seq - known)
                 through[member.producer] = (peer, max(known, checked.last_seq))
             if through:
                 await self._store(frames, events, through)
@@ -155,13 +161,22 @@ class BusProcess:
 
     def _check(self, raw: bytes) -> frame.Frame | None:
         try:
-            return frame.parse(raw)
+            checked = frame.parse(raw)
+            frame.check_claims(checked)
+            if checked.kind == frame.RECORDS or checked.kind > frame.CONTROL:
+                raise FrameError("kind", f"expected events or a control message, got a frame of kind {checked.kind}")
         except FrameError as error:
-            self._bad_frames += 1
-            # The first, the tenth, the hundredth, …
-            if str(self._bad_frames).strip("0") == "1":
-                _log.warning("dropped a frame that fails its check, number %d: %s", self._bad_frames, error)
+            self._drop(error)
             return None
+        return checked
+
+    def _drop(self, error: FrameError) -> None:
+        """Count what a peer should not have sent."""
+        self._bad_frames[error.reason] += 1
+        count = self._bad_frames[error.reason]
+        # The first, the tenth, the hundredth, …
+        if str(count).strip("0") == "1":
+            _log.warning("dropped what a peer sent, number %d of the kind: %s", count, error)
 
     def _ask_who(self, peer: bytes) -> None:
         now = time.monotonic()
@@ -173,8 +188,7 @@ class BusProcess:
         try:
             message = control.unpack(checked)
         except FrameError as error:
-            self._bad_frames += 1
-            _log.warning("ignored a control message: %s", error)
+            self._drop(error)
             return
         if isinstance(message, control.Hello):
             await self._welcome(peer, message)
@@ -192,7 +206,7 @@ class BusProcess:
             case control.Bye():
                 await self._say_goodbye(peer, member, message)
             case _:
-                self._bad_frames += 1
+                self._drop(FrameError("control", f"expected a message of a producer, got {type(message).__name__}"))
 
     async def _welcome(self, peer: bytes, hello: control.Hello) -> None:
         if hello.run_id != self._run_dir.run_id:
@@ -209,12 +223,21 @@ class BusProcess:
                 self._supervisor.resume()
         await self._save_roster()
         if hello.record is not None:
-            self._offered[hello.rank] = hello.record
+            self._offer_record(hello.rank, hello.record)
+            self._compare(hello.rank)
         self._send(peer, control.Welcome(self._ledger.incarnation, member.attempt, member.through_seq + 1, self._tuning.credit_bytes, self._flush_interval))
+        if self._verdict is not None:
+            self._send(peer, self._verdict)
         if hello.main:
             for notice in self._notices:
                 self._send(peer, notice)
             self._tell_sink_states()
+
+    def _offer_record(self, rank: int, record: dict[str, Any]) -> None:
+        try:
+            self._offered[rank] = msgspec.convert(record, RunRecord)
+        except msgspec.ValidationError as error:
+            self._drop(FrameError("record", f"rank {rank} sent settings that cannot be used: {error}"))
 
     def _take_in(self, hello: control.Hello, peer: bytes | None) -> Member:
         member, joined = self._roster.join(hello, peer)
@@ -339,10 +362,36 @@ class BusProcess:
             self._record = self._find_record()
             if self._record is None:
                 await anyio.sleep(0.05)
+        for rank in self._offered:
+            self._compare(rank)
         if self._record.mode != "online" or not self._record.sinks:
             return
         self._supervisor = Supervisor(self._run_dir, self._record, tuning=self._tuning, on_notice=self._notify)
         tasks.start_soon(self._supervisor.run)
+        if self._record.require:
+            await self._judge(self._supervisor, self._record.require)
+
+    async def _judge(self, supervisor: Supervisor, required: tuple[str, ...]) -> None:
+        """Decide, once and for all ranks, whether the required trackers have started."""
+        with anyio.move_on_after(self._tuning.require_timeout):
+            while not all(supervisor.states()[sink].state in _STARTED for sink in required):
+                await anyio.sleep(0.05)
+        late = [state for sink, state in supervisor.states().items() if sink in required and state.state not in _STARTED]
+        reason = "; ".join(f"{state.sink} has not started: {state.last_error or state.state}" for state in late)
+        self._verdict = control.Verdict(not late, reason)
+        for peer in self._roster.peers:
+            self._send(peer, self._verdict)
+
+    def _compare(self, rank: int) -> None:
+        """Say once which settings of *rank* differ from those that rule."""
+        ruling, offered = self._record, self._offered.get(rank)
+        if ruling is None or offered is None:
+            return
+        for name in set(RunRecord.__struct_fields__) - _OWN_TO_A_RANK - self._differing:
+            if getattr(offered, name) != getattr(ruling, name):
+                self._differing.add(name)
+                what = f"rank {rank} was started with {name}={getattr(offered, name)!r}"
+                self._notify("warning", f"{what}; rank {ruling.settings_of_rank}'s {getattr(ruling, name)!r} is used", "")
 
     def _find_record(self) -> RunRecord | None:
         try:
@@ -353,7 +402,7 @@ class BusProcess:
         if record is None and self._offered and time.monotonic() - self._started > self._tuning.settings_grace:
             rank = min(self._offered)
             _log.warning("rank 0's settings did not come within %.0f s: rank %d's are used", self._tuning.settings_grace, rank)
-            record = msgspec.convert(self._offered[rank], RunRecord)
+            record = self._offered[rank]
             self._run_dir.write_record(record)
         return record
 
@@ -390,7 +439,7 @@ class BusProcess:
             "status": self._roster.status() if self._closed_at is not None else "running",
             "updated_ns": time.time_ns(),
             "bus": {
-                "pid": os.getpid(), "host": host.name(), "disk_failing": self._ledger.is_failing, "bad_frames": self._bad_frames + self._socket.malformed,
+                "pid": os.getpid(), "host": host.name(), "disk_failing": self._ledger.is_failing, "bad_frames": self._bad_frames.total() + self._socket.malformed,
                 **self._ledger.statistics(),
             },
             "ranks": self._roster.snapshot(),

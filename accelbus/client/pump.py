@@ -140,6 +140,8 @@ class Pump(threading.Thread):
         self._stopping = False
         self.final = threading.Event()
         """The bus process has everything, synced, and knows that nothing follows."""
+        self.verdict: control.Verdict | None = None
+        """Whether the required trackers have started, once that is known."""
         self.refused: str | None = None
         self.sink_states: dict[str, Any] | None = None
         self.attempt: int | None = None
@@ -151,7 +153,7 @@ class Pump(threading.Thread):
     def connected(self) -> bool:
         return self._open
 
-    def say_goodbye(self, status: str) -> None:
+    def say_goodbye(self, status: control.Ending) -> None:
         """Drain, then say that nothing follows; `final` is set when the bus process confirmed."""
         self._goodbye = control.Bye(self._queue.last_seq, status)
         self._wake.set()
@@ -247,6 +249,8 @@ class Pump(threading.Thread):
                 self._on_notice(message)
             case control.SinkStates():
                 self.sink_states = message.sinks
+            case control.Verdict():
+                self.verdict = message
             case _:
                 self.counters["bad_frames"] += 1
 

@@ -22,13 +22,13 @@ from accelbus import values as value_model
 from accelbus.blobs import BlobStore
 from accelbus.client.attach import Handle
 from accelbus.client.finishing import wait_for_sinks
-from accelbus.client.hooks import HOOKS, Ending
+from accelbus.client.hooks import HOOKS, Ending, ending_by
 from accelbus.client.identity import Identity, identify
 from accelbus.client.launch import BusLauncher, node_directory
 from accelbus.client.placement import place
 from accelbus.client.pump import Pump, Spill, Wake
 from accelbus.config import Settings, Tuning, from_environment
-from accelbus.errors import ConfigurationError, NotInitializedError, QueueFullError, StrictError
+from accelbus.errors import ConfigurationError, NotInitializedError, QueueFullError, RequiredTrackerError, StrictError
 from accelbus.events import METRICS_TAG, STATUSES, TRAINER, ConfigUpdate, RunEnd, RunStart
 from accelbus.journal.memory_queue import MemoryQueue
 from accelbus.journal.segments import JournalWriter
@@ -300,6 +300,7 @@ class Run:
             sinks=self.sinks if settings.mode == "online" else (),
             init_kwargs=settings.init_kwargs,
             reduce=settings.reduce,
+            require=settings.require,
             mode=settings.mode,
             durability=settings.durability,
             world_size=1 if self._identity is None else self._identity.world_size,
@@ -314,11 +315,7 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None or (issubclass(kind, SystemExit) and getattr(error, "code", None) in (None, 0)):
-            self.finish()
-        else:
-            stopped = issubclass(kind, KeyboardInterrupt)
-            self._finish(Ending("preempted" if stopped else "failed", kind.__name__), None)
+        self._finish(ending_by(error), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _inert_run, (self.handle(),)
@@ -332,6 +329,23 @@ class Run:
         if self._queue is not None and self._queue.file is not None:
             self._queue.file.abandon_in_child()
         self._become_inert()
+
+    def _wait_for_required(self) -> None:
+        """Wait until the bus process says whether the required trackers have started; it says the same to every rank.
+
+        Raises:
+            RequiredTrackerError: they have not, or there is no bus process to say so; the run is closed.
+        """
+        # The bus process gives up at require_timeout; the margin is for its own start and the way back.
+        deadline = time.monotonic() + self._tuning.require_timeout + 2 * self._tuning.ack_timeout
+        while (verdict := self._pump.verdict if self._pump is not None else None) is None and time.monotonic() < deadline:
+            self._wake.set()
+            time.sleep(0.02)
+        if verdict is not None and verdict.ok:
+            return
+        self.finish("failed", timeout=0)
+        reason = verdict.reason if verdict is not None else "the bus process did not answer"
+        raise RequiredTrackerError(f"require={list(self.settings.require)}: {reason}")
 
     def _become_inert(self) -> None:
         self._state = "inert"
@@ -516,6 +530,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
         ConfigurationError: a setting is unknown or wrong, settings contradict each other, the run directory cannot be written.
         UnknownTrackerError: ``log_with`` or ``require`` names a tracker nobody registered.
         MissingExtraError: a tracker's package is not installed; the message has the command.
+        RequiredTrackerError: a tracker in ``require`` did not start. Only then does `init` wait.
     """
     global _current, _opened  # noqa: PLW0603  the process has one current run
     resolved = from_environment(Settings, project=project, **settings)
@@ -541,6 +556,8 @@ def init(project: str | None = None, **settings: Any) -> Run:
         run.config.update(value_model.config_values(resolved.config))
         if run._is_main:  # noqa: SLF001
             run.log_config(resolved.config)
+    if resolved.require and resolved.mode == "online":
+        run._wait_for_required()  # noqa: SLF001
     return run
 
 
