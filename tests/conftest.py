@@ -6,11 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.job import Job, running_job
+from tests.support.job import QUICK, Job, running_job
 
 
 @pytest.fixture
 def job() -> Iterator[Job]:
     """A job without ranks yet; whatever it starts is gone after the test."""
     with running_job() as one:
+        yield one
+
+
+@pytest.fixture
+def quick_job() -> Iterator[Job]:
+    """A job whose intervals and patience are short."""
+    with running_job(**QUICK) as one:
         yield one

@@ -12,10 +12,13 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+from accelbus.reader.audit import Audit, audit
 
 PRELUDE = """
 import os, signal, sys, time
@@ -30,6 +33,21 @@ def wait_for(path, timeout=60):
         assert time.monotonic() < deadline, path
         time.sleep(0.002)
 """
+
+
+# Everything that a job waits for, short: most tests are about what happens, not about when.
+QUICK = {
+    "ACCELBUS_ACK_TIMEOUT": "0.5",
+    "ACCELBUS_BUS_RETRY_INTERVAL": "0.2",
+    "ACCELBUS_CURSOR_INTERVAL": "0.1",
+    "ACCELBUS_GAP_HOLD": "1",
+    "ACCELBUS_HEARTBEAT_INTERVAL": "0.2",
+    "ACCELBUS_LATE_AFTER": "0.5",
+    "ACCELBUS_PROBE_INTERVAL": "0.1",
+    "ACCELBUS_SPILL_AFTER": "0.3",
+    "ACCELBUS_STATUS_INTERVAL": "0.1",
+    "ACCELBUS_TICK_INTERVAL": "0.1",
+}
 
 
 def wait_until(condition: Callable[[], Any], timeout: float = 30.0, what: str = "") -> Any:
@@ -70,7 +88,9 @@ class Rank:
 
     def said(self, text: str, timeout: float = 30.0) -> None:
         """Wait until the process has printed *text* as a line."""
-        wait_until(lambda: text in self.lines or self.process.poll() not in (None, 0, -9), timeout, f"{text!r} in {self.lines} {self.errors}")
+        wait_until(
+            lambda: text in self.lines or self.process.poll() not in (None, 0, -9), timeout, f"{text!r} in {self.lines} {self.errors}"
+        )
         assert text in self.lines, (self.lines, self.errors)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -161,7 +181,9 @@ class Job:
         return next((pid for pid, command in _commands() if "accelbus.aggregator" in command and str(self.root) in command), None)
 
     def worker_pids(self, sink: str = "jsonl") -> list[int]:
-        return [pid for pid, command in _commands() if "accelbus.delivery.worker" in command and str(self.root) in command and sink in command]
+        return [
+            pid for pid, command in _commands() if "accelbus.delivery.worker" in command and str(self.root) in command and sink in command
+        ]
 
     def kill_bus(self, number: int = signal.SIGKILL) -> int:
         """Kill the bus process and return its pid."""
@@ -182,12 +204,29 @@ class Job:
         path = self.run_dir / sink / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def points(self) -> dict[tuple[str, int], Any]:
+    def points(self, sink: str = "jsonl") -> dict[tuple[str, int], Any]:
         """{(key, step): last value} of the JSONL sink."""
-        return {(key, row["step"]): value for row in self.rows() for key, value in row["values"].items()}
+        return {(key, row["step"]): value for row in self.rows(sink) for key, value in row["values"].items()}
 
     def bus_log(self) -> str:
         return "\n".join(path.read_text() for path in self.run_dir.glob("logs/*.log"))
+
+    # --- checking
+
+    def check(self, points: Mapping[tuple[str, int], Any], *, status: str | None = None, sink: str = "jsonl") -> Audit:
+        """Wait for the end of everything, then hold the run against what it should be.
+
+        The tracker has exactly *points*, ``{(key, step): value}``; every event and value is accounted for and nothing is pending;
+        the run was closed as *status*.
+        """
+        self.wait_for_end()
+        found = self.points(sink)
+        assert found == dict(points), f"{_difference(found, points)} {self.bus_log()}"
+        books = audit(self.run_dir)
+        assert books.balanced, books.problems
+        assert books.is_settled, books
+        assert status is None or (books.status, books.is_closed) == (status, True), books
+        return books
 
     # --- the end
 
@@ -216,6 +255,24 @@ def running_job(**environ: str) -> Iterator[Job]:
         yield job
     finally:
         job.close()
+
+
+@contextmanager
+def jobs_at_once(scripts: Mapping[str, str], **environ: str) -> Iterator[dict[str, Job]]:
+    """Run each script as a job of one rank, several at once, and yield the jobs, over and done, under the names of their scripts."""
+    with ExitStack() as stack:
+        jobs = {name: stack.enter_context(running_job(**environ)) for name in scripts}
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            for done in [pool.submit(jobs[name].run, script) for name, script in scripts.items()]:
+                done.result()
+        yield jobs
+
+
+def _difference(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> str:
+    """Say how two tables of points differ, in a line or two."""
+    missing = [place for place in expected if place not in found]
+    odd = {place: value for place, value in found.items() if place not in expected or expected[place] != value}
+    return f"{len(missing)} missing: {missing[:5]}; {len(odd)} odd: {dict(list(odd.items())[:5])};"
 
 
 def _clean_environment() -> dict[str, str]:
