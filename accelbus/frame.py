@@ -48,6 +48,8 @@ _ARRAY32 = struct.Struct(">BI")
 ARRAY_HEADER_BYTES: Final = _ARRAY32.size
 NOBODY: Final = bytes(16)
 """The producer uuid or launch token of a frame that has none."""
+LAST_SEQ: Final = 2**62
+"""A larger sequence number is damage: it could not be counted on, nor stored everywhere."""
 
 
 class Frame(NamedTuple):
@@ -90,6 +92,24 @@ def body_length(header: bytes | memoryview) -> int:
     if bytes(header[:4]) != MAGIC:
         raise FrameError("magic", f"expected a frame that starts with {MAGIC!r}, got {bytes(header[:4])!r}")
     return int.from_bytes(header[12:16], "little")
+
+
+def check_claims(checked: Frame) -> None:
+    """Check that the header of a frame with events tells the truth about their number.
+
+    Whoever acks a frame has to: an ack frees everything up to the last number that the header claims.
+
+    Raises:
+        FrameError: ``count`` or ``sequence``.
+    """
+    if checked.count and not 1 <= checked.first_seq <= checked.last_seq <= LAST_SEQ:
+        raise FrameError("sequence", f"expected numbers from 1 to {LAST_SEQ}, got {checked.count} from {checked.first_seq} on")
+    if checked.kind != EVENTS:
+        return
+    start = bytes(checked.body[:ARRAY_HEADER_BYTES])
+    # An event is at least a byte, so a count beyond the body's length is a lie even if its array says the same.
+    if start != _ARRAY32.pack(0xDD, checked.count) or not 1 <= checked.count <= len(checked.body) - ARRAY_HEADER_BYTES:
+        raise FrameError("count", f"the header claims {checked.count} events, the body of {len(checked.body)} bytes starts with {start!r}")
 
 
 def parse(raw: bytes | memoryview) -> Frame:

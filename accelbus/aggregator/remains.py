@@ -12,7 +12,7 @@ from typing import NamedTuple
 from accelbus.config import Tuning
 from accelbus.control import Hello
 from accelbus.errors import SpoolError
-from accelbus.journal.salvage import Remains, open_spool, producer_is_gone, salvage
+from accelbus.journal.salvage import Remains, open_spool, producer_is_gone, read_description, salvage
 
 _log = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ class SpoolWatch:
         if path is None or producer in self._hopeless:
             return False
         try:
-            self._descriptors[producer] = (open_spool(path), Path(path))
-        except OSError as error:
+            self._descriptors[producer] = (_open_spool_of(producer, path), Path(path))
+        except (OSError, SpoolError, ValueError) as error:
             self._hopeless.add(producer)
-            _log.warning("the spool %s cannot be opened (%s): what its rank has not sent when it is killed is lost", path, error)
+            _log.warning("the spool %r cannot be opened (%s): what its rank has not sent when it is killed is lost", path, error)
             return False
         return True
 
@@ -86,6 +86,19 @@ class SpoolWatch:
                 self._hopeless.add(producer)
                 _log.warning("no record locks on the file system of a spool (%s): the death of its rank is seen by its silence only", error)
             return False
+
+
+def _open_spool_of(producer: bytes, path: str) -> int:
+    """Return a descriptor of *path* if it is what the producer wrote: it will be removed when it is needed no more."""
+    descriptor = open_spool(path)
+    try:
+        found = read_description(descriptor).producer
+        if found != producer:
+            raise SpoolError("stranger", f"it belongs to producer {found.hex()}, not to {producer.hex()}")
+    except (OSError, SpoolError):
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def find_spools(directories: list[Path], tuning: Tuning) -> Iterator[Found]:

@@ -27,6 +27,7 @@ from accelbus.journal.spool_file import (
     LAST_WORD,
     LENGTH_MASK,
     MAGIC,
+    MAX_CAPACITY,
     SKIP,
     TAIL_WORD,
     read_counters,
@@ -83,7 +84,10 @@ def salvage(descriptor: int, *, max_events: int, max_bytes: int) -> Remains:
     Raises:
         SpoolError: the file is not a spool of this format.
     """
-    data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    size = os.fstat(descriptor).st_size
+    if size > HEADER_BYTES + MAX_CAPACITY:
+        raise SpoolError("length", f"no spool is as large as {size} bytes")
+    data = os.pread(descriptor, size, 0)
     header = _check_header(data)
     description = _read_description(data)
     closed = bool(header[CLOSED_WORD])
@@ -93,9 +97,22 @@ def salvage(descriptor: int, *, max_events: int, max_bytes: int) -> Remains:
     if header[CAPACITY_WORD] == 0:
         return Remains(description, [], max(header[LAST_WORD], (tail >> 24) - 1), dropped, status, closed)
     first_seq = tail >> 24
+    if tail & LENGTH_MASK > header[CAPACITY_WORD] // 8:
+        raise SpoolError("tail", f"the oldest event is said to be at word {tail & LENGTH_MASK} of a ring of {header[CAPACITY_WORD]} bytes")
     payloads = list(_follow(data, tail & LENGTH_MASK, first_seq))
     batches = list(_in_batches(payloads, first_seq, max_events, max_bytes))
     return Remains(description, batches, first_seq + len(payloads) - 1, dropped, status, closed)
+
+
+def read_description(descriptor: int) -> Hello:
+    """Return what the producer of a spool says about itself.
+
+    Raises:
+        SpoolError: the file is not a spool of this format, or not yet.
+    """
+    data = os.pread(descriptor, HEADER_BYTES, 0)
+    _check_magic(data)
+    return _read_description(data)
 
 
 def _follow(data: bytes, index: int, seq: int) -> Iterator[bytes]:
@@ -132,11 +149,18 @@ def _in_batches(payloads: list[bytes], first_seq: int, max_events: int, max_byte
         start = end
 
 
+def _check_magic(data: bytes) -> None:
+    if len(data) >= HEADER_BYTES and data[:8] == MAGIC:
+        return
+    if not data[:8].strip(b"\0"):
+        raise SpoolError("unfinished", "the file is no spool yet: its producer has not written the header, or never will")
+    raise SpoolError("magic", f"expected a spool that starts with {MAGIC!r}, got {len(data)} bytes that start with {data[:8]!r}")
+
+
 def _check_header(data: bytes) -> memoryview:
-    if len(data) < HEADER_BYTES or data[:8] != MAGIC:
-        raise SpoolError("magic", f"expected a spool that starts with {MAGIC!r}, got {len(data)} bytes that start with {data[:8]!r}")
+    _check_magic(data)
     header = memoryview(data)[:HEADER_BYTES].cast("Q")
-    if header[CAPACITY_WORD] != len(data) - HEADER_BYTES:
+    if header[CAPACITY_WORD] != len(data) - HEADER_BYTES or header[CAPACITY_WORD] % 8:
         raise SpoolError("length", f"the header claims a ring of {header[CAPACITY_WORD]} bytes, the file has {len(data) - HEADER_BYTES}")
     return header
 
@@ -147,5 +171,5 @@ def _read_description(data: bytes) -> Hello:
         raise SpoolError("description", f"the description claims {length} bytes")
     try:
         return msgspec.msgpack.decode(data[DESCRIPTION_AT + 4 : DESCRIPTION_AT + 4 + length], type=Hello)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise SpoolError("description", f"the producer's description cannot be read ({error})") from error
