@@ -129,6 +129,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How often time is written down while views may wait for it."""
     silent_after: Seconds = 10.0
     """A rank without any message for so long is silent and holds nothing."""
+    lost_after: Seconds = 60.0
+    """A rank that is silent for so long, and whose record lock proves nothing, is lost. It may come back."""
     probe_interval: Seconds = 0.5
     """How often the record locks of producers are tried."""
     linger: Seconds = 600.0

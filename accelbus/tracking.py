@@ -170,11 +170,15 @@ def register_tracker_class(tracker_class: Any) -> None:
     _registered[name] = tracker_class
 
 
-def resolve(log_with: str | Sequence[str] | None) -> tuple[str, ...]:
+def resolve(log_with: str | Sequence[str] | None, *, check_installed: bool = True) -> tuple[str, ...]:
     """Return the names under which the trackers of *log_with* can be loaded in another process.
 
     Imports no tracker. None stands for TensorBoard where it is installed, else JSONL; ``"all"`` for every tracker that is
     installed or registered. A registered class becomes ``module:Class``.
+
+    Args:
+        log_with: a name, several, or None.
+        check_installed: False for a run that another machine will deliver: the packages are needed there.
 
     Raises:
         UnknownTrackerError: a name nobody registered; says the known ones.
@@ -186,7 +190,7 @@ def resolve(log_with: str | Sequence[str] | None) -> tuple[str, ...]:
     names = [log_with] if isinstance(log_with, str) else [str(name) for name in log_with]
     if "all" in names:
         names = [*(name for name in names if name != "all"), *_available()]
-    return tuple(dict.fromkeys(_resolve_name(name) for name in names))
+    return tuple(dict.fromkeys(_resolve_name(name, check_installed=check_installed) for name in names))
 
 
 def load_tracker_class(name: str) -> type[GeneralTracker]:
@@ -238,11 +242,11 @@ def finish_with_status(tracker: GeneralTracker, status: str) -> None:
         tracker.finish()
 
 
-def _resolve_name(name: str) -> str:
+def _resolve_name(name: str, *, check_installed: bool) -> str:
     if name in _registered:
         return _import_path(_registered[name])
     if spec := BUILT_IN.get(name):
-        if not _is_installed(spec):
+        if check_installed and not _is_installed(spec):
             raise _missing_extra(spec)
         return name
     if name not in _entry_points() and not _may_be_a_path(name):

@@ -30,7 +30,7 @@ class Member(msgspec.Struct, kw_only=True):
     pid: int
     launch: bytes
     state: str = "alive"
-    """alive, silent, finished, dead"""
+    """alive, silent, finished, dead, lost"""
     status: str = ""
     through_seq: int = 0
     """Everything up to here is in the run directory."""
@@ -111,11 +111,15 @@ class Roster:
 
     def newly_silent(self, after: float) -> list[Member]:
         """Mark and return the producers that have said nothing for *after* seconds."""
-        now = time.monotonic()
-        quiet = [m for m in self.live() if m.state == "alive" and now - self.heard_at.get(m.producer, now) > after]
+        quiet = [member for member in self.silent_for(after) if member.state == "alive"]
         for member in quiet:
             member.state = "silent"
         return quiet
+
+    def silent_for(self, seconds: float) -> list[Member]:
+        """Return the live producers that have said nothing for *seconds*."""
+        now = time.monotonic()
+        return [member for member in self.live() if now - self.heard_at.get(member.producer, now) > seconds]
 
     def live(self) -> list[Member]:
         """Return the producers that have not ended."""

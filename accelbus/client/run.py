@@ -297,7 +297,7 @@ class Run:
             group=settings.group,
             tags=settings.tags,
             notes=settings.notes,
-            sinks=self.sinks if settings.mode == "online" else (),
+            sinks=self.sinks,
             init_kwargs=settings.init_kwargs,
             reduce=settings.reduce,
             require=settings.require,
@@ -627,7 +627,8 @@ def _check(settings: Settings) -> tuple[str, ...]:
         raise ConfigurationError("resume='must' needs the run_id of the run to go on with")
     if settings.endpoint is not None and "://" not in settings.endpoint:
         raise ConfigurationError(f"endpoint={settings.endpoint!r}: expected an address such as 'ipc:///run/accelbus.sock' or 'tcp://host:5557'")
-    sinks = tracking.resolve(settings.log_with) if settings.mode == "online" or settings.log_with else ()
+    # An offline run is delivered by `accelbus sync`, perhaps from a machine where more is installed.
+    sinks = tracking.resolve(settings.log_with, check_installed=settings.mode == "online")
     missing = [name for name in settings.require if name not in sinks]
     if missing:
         raise ConfigurationError(f"require names {missing[0]!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
