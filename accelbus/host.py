@@ -6,14 +6,15 @@ kernel (`boot_id`) and one pid namespace (`pid_namespace`; containers on one hos
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import functools
-import hashlib
 import os
 import re
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -87,9 +88,14 @@ def process_exists(pid: int) -> bool:
 
 
 def process_start_time(pid: int) -> int | None:
-    """Return when *pid* was started, None when it does not run. For comparing only: the unit depends on the platform."""
+    """Return when *pid* was started, None when it does not run. In units of the platform, see `seconds_between`."""
     process = _process(pid)
     return None if process is None else process.started
+
+
+def seconds_between(started: int, other: int) -> float:
+    """Return the seconds between two start times of one boot."""
+    return abs(other - started) / (os.sysconf("SC_CLK_TCK") if sys.platform == "linux" else 1)
 
 
 def parent_of(pid: int) -> int | None:
@@ -208,11 +214,11 @@ def _process(pid: int) -> _Process | None:
 
 
 def _process_from_ps(pid: int) -> _Process | None:
-    state, _, rest = _ps(pid, "state=,ppid=,lstart=").partition(" ")
-    parent, _, started = rest.strip().partition(" ")
-    if not parent.isdigit() or state.startswith("Z"):
+    # "Ss     1 Mon Nov 30 18:15:00 2026"
+    columns = _ps(pid, "state=,ppid=,lstart=").split()
+    if len(columns) != 7 or columns[0].startswith("Z"):
         return None
-    return _Process(int(parent), int.from_bytes(hashlib.blake2b(started.split(" ", 1)[-1].encode(), digest_size=7).digest(), "big"))
+    return _Process(int(columns[1]), calendar.timegm(time.strptime(" ".join(columns[3:]), "%b %d %H:%M:%S %Y")))
 
 
 def _ps(pid: int, columns: str) -> str:

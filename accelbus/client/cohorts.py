@@ -45,7 +45,6 @@ class Cohort(NamedTuple):
 
 class _Launch(msgspec.Struct):
     nonce: str
-    opened_ns: int
     places: dict[str, Member]
 
 
@@ -55,7 +54,7 @@ class _Group(msgspec.Struct):
 
 
 def join(
-    key: tuple[str, ...], place: str, member: Member, *, abandoned_after: float | None = None, directory: Path | None = None
+    key: tuple[str, ...], place: str, member: Member, *, gathered_within: float | None = None, directory: Path | None = None
 ) -> Cohort:
     """Take *place* for *member* and return the launch it belongs to; the same member always gets the same answer.
 
@@ -65,8 +64,8 @@ def join(
         key: what the launches have in common.
         place: unique within a launch, usually the rank.
         member: who takes it.
-        abandoned_after: seconds after which a launch that lost a member is closed to newcomers. For ranks started by hand: a launch
-            that failed half-way must not swallow the rest of the next one.
+        gathered_within: seconds. A launch that lost a member takes only processes that were started so close to another member. For
+            ranks started by hand: a launch that failed half-way must not swallow a rank of the next one, and every one after it.
         directory: where the file is; a private directory of this node when not given.
     """
     try:
@@ -74,7 +73,7 @@ def join(
         directory.mkdir(mode=0o700, exist_ok=True)
         with _locked(directory / f"{hashlib.blake2b(msgspec.json.encode(key), digest_size=12).hexdigest()}.json") as descriptor:
             group = _read(descriptor)
-            cohort = _find(group, place, member, abandoned_after)
+            cohort = _find(group, place, member, gathered_within)
             _write(descriptor, group)
             return cohort
     except (OSError, ConfigurationError) as error:
@@ -82,15 +81,15 @@ def join(
         return Cohort(0, "")
 
 
-def _find(group: _Group, place: str, member: Member, abandoned_after: float | None) -> Cohort:
+def _find(group: _Group, place: str, member: Member, gathered_within: float | None) -> Cohort:
     for number, launch in enumerate(group.launches):
         if member in launch.places.values():
             return Cohort(group.forgotten + number, launch.nonce)
     for number, launch in enumerate(group.launches):
-        if place not in launch.places and not _is_abandoned(launch, abandoned_after):
+        if place not in launch.places and not _is_over(launch, member, gathered_within):
             launch.places[place] = member
             return Cohort(group.forgotten + number, launch.nonce)
-    group.launches.append(_Launch(uuid.uuid4().hex, time.time_ns(), {place: member}))
+    group.launches.append(_Launch(uuid.uuid4().hex, {place: member}))
     cohort = Cohort(group.forgotten + len(group.launches) - 1, group.launches[-1].nonce)
     while len(group.launches) > _KEPT:
         del group.launches[0]
@@ -98,10 +97,11 @@ def _find(group: _Group, place: str, member: Member, abandoned_after: float | No
     return cohort
 
 
-def _is_abandoned(launch: _Launch, after: float | None) -> bool:
-    if after is None or time.time_ns() - launch.opened_ns < after * 1e9:
+def _is_over(launch: _Launch, newcomer: Member, gathered_within: float | None) -> bool:
+    members = launch.places.values()
+    if gathered_within is None or all(host.process_start_time(pid) == started for pid, started in members):
         return False
-    return any(host.process_start_time(pid) != started for pid, started in launch.places.values())
+    return all(host.seconds_between(started, newcomer[1]) > gathered_within for _, started in members)
 
 
 @contextlib.contextmanager

@@ -37,8 +37,8 @@ from accelbus.config import Settings
 from accelbus.errors import ConfigurationError
 from accelbus.rundir import check_run_id, slug
 
-_ABANDONED_AFTER: Final = 20.0
-"""Seconds within which ranks that were started by hand are expected to come together."""
+_GATHERED_WITHIN: Final = 0.5
+"""Seconds between the starts of two ranks that one shell or script starts; between two launches, at least their imports lie."""
 _NO_LAUNCHERS: Final = frozenset(
     {"sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox"}
     | {"sshd", "sshd-session", "tmux: server", "screen", "login", "su", "sudo", "init", "systemd", "launchd"}
@@ -179,9 +179,9 @@ def _node_key(environ: Mapping[str, str], ranks: Ranks, launcher: cohorts.Member
 
 
 def _join(key: _Key, ranks: Ranks) -> cohorts.Cohort:
-    # Only where no other node counts launches: what looks abandoned here may not look so there.
+    # Only where no other node counts launches: what looks over here may not look so there.
     by_hand = ranks.launcher in ("environment", "group") and ranks.one_node
-    return cohorts.join(key, f"rank {ranks.rank}", _this_process(), abandoned_after=_ABANDONED_AFTER if by_hand else None)
+    return cohorts.join(key, f"rank {ranks.rank}", _this_process(), gathered_within=_GATHERED_WITHIN if by_hand else None)
 
 
 def _launcher_process(environ: Mapping[str, str]) -> cohorts.Member:

@@ -20,7 +20,11 @@ _MAX_DEPTH: Final = 64
 
 def flatten(values: Mapping[Any, Any]) -> dict[str, Value]:
     """Return decoded *values* under their flat names. Takes everything that decodes, and changes nothing that is flat already."""
-    return walk(values, key_text=readable_key, visit=lambda _, value: value if type(value) is dict else readable(value))
+    return walk(values, key_text=readable_key, visit=_visit)
+
+
+def _visit(_: str, value: Any) -> Any:
+    return value if type(value) is dict or type(value) is float else readable(value)
 
 
 def walk(

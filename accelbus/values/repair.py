@@ -63,6 +63,8 @@ class Repair:
 
     def visit(self, name: str, value: Any) -> Any:
         """Return a plain value, a dict to be walked into, or `NOTHING` and one more fault."""
+        if type(value) is float:
+            return value
         # Broad, because values are foreign code: whatever it raises becomes a counted fault of this one value.
         try:
             return dict(value) if isinstance(value, Mapping) else self.clean(value)

@@ -64,14 +64,24 @@ class Hook:
         return convert(value)
 
     def _learn(self, kind: type) -> Callable[[Any], Any]:
-        convert = self._tensor if _is_tensor(kind) else next((convert for applies, convert in _RULES if applies(kind)), _refuse)
+        convert: Callable[[Any], Any]
+        if _is_tensor(kind):
+            convert = self._distributed_tensor if hasattr(kind, "placements") else self._tensor
+        else:
+            convert = next((convert for applies, convert in _RULES if applies(kind)), _refuse)
         if len(self._known) < _KNOWN_TYPES:
             self._known[kind] = convert
         return convert
 
     def _tensor(self, tensor: Any) -> Any:
-        local = _local(tensor)
-        return copy_now(local) if local.is_cpu else self.device_value(local)
+        return copy_now(tensor) if tensor.is_cpu else self.device_value(tensor)
+
+    def _distributed_tensor(self, tensor: Any) -> Any:
+        if not all(placement.is_replicate() for placement in tensor.placements):
+            raise UnsupportedValueError(
+                f"a DTensor with placements {tensor.placements} is never gathered; log its .to_local() or .full_tensor()"
+            )
+        return self._tensor(tensor.to_local())
 
 
 def encoder(device_value: Callable[[Any], Any] = copy_now) -> Encoder:
@@ -100,15 +110,6 @@ def shown(value: object) -> str:
 def _is_tensor(kind: type) -> bool:
     # By name, so that importing accelbus never imports torch.
     return any(base.__name__ == "Tensor" and base.__module__.partition(".")[0] == "torch" for base in kind.__mro__)
-
-
-def _local(tensor: Any) -> Any:
-    placements = getattr(tensor, "placements", None)
-    if placements is None:
-        return tensor
-    if not all(placement.is_replicate() for placement in placements):
-        raise UnsupportedValueError(f"a DTensor with placements {placements} is never gathered; log its .to_local() or .full_tensor()")
-    return tensor.to_local()
 
 
 def _is_array(kind: type) -> bool:
@@ -147,15 +148,24 @@ def _refuse(value: Any) -> Any:
     raise UnsupportedValueError(f"expected a number, text, None, an array, or a mapping or sequence of them, got {type_name(type(value))}")
 
 
+def _numpy(*names: str) -> Callable[[type], bool]:
+    """Return a test for numpy scalars by the names of their bases, so that importing accelbus never imports numpy."""
+    return lambda kind: any(base.__module__ == "numpy" and base.__name__ in names for base in kind.__mro__)
+
+
 def _subclass_of(*kinds: type) -> Callable[[type], bool]:
     return lambda kind: issubclass(kind, kinds)
 
 
-# Order matters: a numpy float64 is a float, an array has __float__.
+# Order matters: numpy's timedelta64 is one of its integers, its scalars look like arrays, its float64 is a float; arrays have __float__.
 _RULES: Final[tuple[tuple[Callable[[type], bool], Callable[[Any], Any]], ...]] = (
     (_subclass_of(str), str.__str__),
     (_subclass_of(UserString), str),
     (_subclass_of(bytes), bytes),
+    (_numpy("floating"), float),
+    (_numpy("timedelta64"), _array),
+    (_numpy("integer"), int),
+    (_numpy("bool", "bool_"), bool),
     (_subclass_of(float), float.__float__),
     (_subclass_of(int), int.__int__),
     (_subclass_of(dt.date, dt.time), _moment),

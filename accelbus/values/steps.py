@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from typing import Final, SupportsFloat, SupportsIndex
+from typing import Any, Final
 
 from accelbus.values.rules import shown
 
@@ -18,7 +19,7 @@ def step_of(step: object) -> int:
     """
     # Broad, because a step is foreign code: a tensor on a device may raise anything.
     try:
-        number = _integer(step)
+        number = step if type(step) is int else _integer(step)
     except Exception:  # noqa: BLE001
         number = None
     if number is None or not -_STEP_END <= number < _STEP_END:
@@ -26,14 +27,11 @@ def step_of(step: object) -> int:
     return number
 
 
-def _integer(step: object) -> int | None:
-    if isinstance(step, SupportsIndex):
-        # A float tensor has __index__ and refuses.
-        try:
-            return operator.index(step)
-        except TypeError:
-            pass
-    if isinstance(step, SupportsFloat):
-        number = float(step)
-        return int(number) if number.is_integer() else None
-    return None
+def _integer(step: Any) -> int | None:
+    # A float tensor has __index__ and refuses.
+    with contextlib.suppress(TypeError):
+        return operator.index(step)
+    if not hasattr(type(step), "__float__"):
+        return None
+    number = float(step)
+    return int(number) if number.is_integer() else None

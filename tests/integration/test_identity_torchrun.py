@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 PRINT_IDENTITY = """
-import json, os, sys
+import json, os, pathlib, sys, time
 os.environ["MASTER_PORT"] = "29500"  # as if every launch had the same
 from accelbus.client.identity import identify
 from accelbus.config import Settings
@@ -20,8 +20,13 @@ from accelbus.config import Settings
 who = identify(settings=Settings(project="digits"))
 line = json.dumps({**who._asdict(), "launch": who.launch.hex(), "rendezvous": os.environ.get("TORCHELASTIC_RUN_ID")})
 os.write(1, (line + "\\n").encode())
-if "--fail-once" in sys.argv and who.rank == 1 and who.restart_count == 0:
-    sys.exit(3)
+if "--fail-once" in sys.argv and who.restart_count == 0:
+    spoke, deadline = pathlib.Path(sys.argv[0]).with_name("spoke"), time.monotonic() + 60
+    if who.rank == 0:
+        spoke.touch()
+    while not spoke.exists() and time.monotonic() < deadline:  # torchrun stops rank 0 when rank 1 fails
+        time.sleep(0.01)
+    sys.exit(3 if who.rank == 1 else 0)
 """
 
 SPAWN = """

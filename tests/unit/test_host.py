@@ -45,6 +45,19 @@ def test_a_process_is_known_by_its_start_time():
     assert not host.process_exists(process.pid)
 
 
+def test_start_times_can_be_compared():
+    """A child is started after its parent, and soon."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        parent, child = host.process_start_time(os.getpid()), host.process_start_time(process.pid)
+        assert parent is not None
+        assert child is not None
+        assert parent <= child
+        assert 0 <= host.seconds_between(parent, child) < 3600
+    finally:
+        process.communicate()
+
+
 def test_a_zombie_does_not_exist():
     """Killed and not yet reaped is gone."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -104,6 +117,7 @@ def test_without_proc_ps_is_asked(monkeypatch):
     assert host.command_name(50) == "zsh"
     replies["state=,ppid=,lstart="] = "Ss     1 Mon Nov 30 18:15:01 2026"
     later = host.process_start_time(50)
+    assert host.seconds_between(host.process_start_time(50) or 0, (later or 0) + 60) == 60
     replies["state=,ppid=,lstart="] = "Z      1 Mon Nov 30 18:15:01 2026"
     assert later is not None
     assert host.process_start_time(50) is None

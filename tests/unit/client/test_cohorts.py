@@ -62,19 +62,21 @@ def test_a_nonce_is_never_used_again(tmp_path, someone):
     assert cohorts.join(KEY, "rank 0", next(someone), directory=tmp_path).nonce != first.nonce
 
 
-def test_a_launch_is_abandoned_after_its_time_when_a_member_is_gone(tmp_path, someone, monkeypatch):
-    """Not before, and not while all of it lives."""
-    alive = True
-    monkeypatch.setattr(host, "process_start_time", lambda pid: pid * 10 if alive else None)
-    now = 1_000_000_000_000
-    monkeypatch.setattr(cohorts.time, "time_ns", lambda: now)
-    cohorts.join(KEY, "rank 0", next(someone), abandoned_after=20, directory=tmp_path)
-    now += 60 * 10**9
-    assert cohorts.join(KEY, "rank 1", next(someone), abandoned_after=20, directory=tmp_path).ordinal == 0
-    alive = False
-    assert cohorts.join(KEY, "rank 2", next(someone), directory=tmp_path).ordinal == 0
-    assert cohorts.join(KEY, "rank 3", next(someone), abandoned_after=20, directory=tmp_path).ordinal == 1
-    assert cohorts.join(KEY, "rank 4", next(someone), abandoned_after=20, directory=tmp_path).ordinal == 1
+def test_a_launch_that_lost_a_member_takes_only_what_was_started_with_it(tmp_path, monkeypatch):
+    """Whoever comes later belongs to the next launch; while all of it lives, it takes anybody."""
+    dead = set()
+    monkeypatch.setattr(host, "process_start_time", lambda pid: None if pid in dead else pid * 100)
+    monkeypatch.setattr(host, "seconds_between", lambda one, other: abs(one - other) / 100)
+
+    def joined(place, pid):
+        return cohorts.join(KEY, place, (pid, pid * 100), gathered_within=5.0, directory=tmp_path).ordinal
+
+    assert joined("rank 0", 100) == 0
+    assert joined("rank 1", 200) == 0
+    dead.add(100)
+    assert joined("rank 2", 204) == 0
+    assert joined("rank 3", 300) == 1
+    assert cohorts.join(KEY, "rank 4", (400, 40_000), directory=tmp_path).ordinal == 0
 
 
 def test_the_registry_stays_small(tmp_path, someone):

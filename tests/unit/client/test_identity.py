@@ -376,15 +376,15 @@ def test_ranks_with_different_ports_in_one_shell_are_two_runs(node):
     assert found[0].run_id == found[1].run_id != found[2].run_id == found[3].run_id
 
 
-def test_a_launch_that_failed_half_way_does_not_swallow_the_next(node, monkeypatch):
-    """Rank 1 crashed before it logged; later both are started again."""
+def test_a_launch_that_failed_half_way_does_not_swallow_the_next(node):
+    """Rank 1 crashed before it logged; then both are started again, and again."""
     shell = node.launcher("bash")
     zero, one = by_hand()
     node.process(zero, shell, pid=100)
     node.dead.add(100)
-    monkeypatch.setattr(identity, "_ABANDONED_AFTER", 0.0)
-    again = [node.process(one, shell), node.process(zero, shell)]
-    assert len(run_ids(again)) == 1
+    stages = [[node.process(one, shell, pid=pid), node.process(zero, shell, pid=pid + 1)] for pid in (200, 300)]
+    assert [len(run_ids(stage)) for stage in stages] == [1, 1]
+    assert len(run_ids(*stages)) == 2
 
 
 def test_a_rank_that_ends_before_the_other_begins_is_of_the_same_launch(node):
@@ -393,7 +393,7 @@ def test_a_rank_that_ends_before_the_other_begins_is_of_the_same_launch(node):
     zero, one = by_hand()
     first = node.process(zero, shell, pid=100)
     node.dead.add(100)
-    assert node.process(one, shell).run_id == first.run_id
+    assert node.process(one, shell, pid=101).run_id == first.run_id
 
 
 @pytest.mark.parametrize(

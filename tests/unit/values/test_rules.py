@@ -323,6 +323,8 @@ class Placement:
 class FakeDTensor(torch.Tensor):
     """Like a DTensor: reading it would be a collective."""
 
+    placements: tuple[Placement, ...] = ()
+
     def to_local(self):
         return torch.tensor(3.0)
 
