@@ -67,8 +67,12 @@ class Cursor(msgspec.Struct, array_like=True):
     """Whether the tracker has been given ``config``."""
     closed_as: str | None = None
     """Status in the run's last RunClosed, if nobody joined after it."""
+    joined_ns: int = 0
+    """Receive time of the last word that somebody joined."""
+    closed_ns: int = 0
+    """Receive time of the last RunClosed."""
     finished_as: str | None = None
-    """Status with which the tracker was finished; nothing was fed since."""
+    """Status with which the tracker was finished, empty for none; nothing was fed since."""
     dead_letters: int = 0
     """Rows in the dead letter file."""
     dead_letter_bytes: int = 0

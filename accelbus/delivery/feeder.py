@@ -166,7 +166,8 @@ class Feeder:
         except Exception as error:
             self.retries += 1
             self.last_error = describe(error)
-            logger.warning("row %s: %s", rows[0].label, self.last_error, exc_info=self.retries == 1)
+            if is_news(self.retries):
+                logger.warning("row %s: %s (failure %d)", rows[0].label, self.last_error, self.retries, exc_info=self.retries == 1)
             return error
         if seconds > self._tuning.call_seconds:
             self._chunk = max(1, self._chunk // 2)
@@ -259,8 +260,17 @@ def back_off(failures: int, tuning: Tuning) -> float:
 
 
 def describe(error: BaseException) -> str:
-    """Return *error* in one short line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_REASON_CHARACTERS]
+    """Return *error* in one short line that can be encoded."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  isolation: an error of a tracker may even fail to say what it is
+        text = type(error).__name__
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())[:_REASON_CHARACTERS]
 
 
-__all__ = ["Calls", "Feeder", "back_off", "describe"]
+def is_news(count: int) -> bool:
+    """Whether the *count*-th time of the same trouble is worth a line: the first, second, fourth, eighth, …"""
+    return count & (count - 1) == 0
+
+
+__all__ = ["Calls", "Feeder", "back_off", "describe", "is_news"]

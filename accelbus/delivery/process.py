@@ -24,6 +24,7 @@ from accelbus.rundir import RunDir
 logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL = 0.25
+LAST_WORDS = 2.0
 _LONGEST_LINE = 4 * 1024 * 1024
 
 
@@ -59,6 +60,7 @@ class WorkerProcess:
         self._heard_at = time.monotonic()
         self._status: SinkStatus | None = None
         self._write_lock = anyio.Lock()
+        self._heard_all = anyio.Event()
         self.killed_for = ""
         """Which deadline it was ended for."""
 
@@ -85,14 +87,19 @@ class WorkerProcess:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch)
+                tasks.start_soon(self._listen, process)
                 await self._send(msgspec.json.encode(self._spec))
-                await self._listen(process)
                 code = await process.wait()
+                # Its last words are in the pipe, which a forked child of the tracker may hold open.
+                self.kill()
+                with anyio.move_on_after(LAST_WORDS):
+                    await self._heard_all.wait()
                 tasks.cancel_scope.cancel()
             return code
         finally:
             self.kill()
-            with anyio.CancelScope(shield=True):
+            # Bounded: a process in the kernel's hands, on a dead network file system, cannot even be killed.
+            with anyio.move_on_after(LAST_WORDS, shield=True):
                 await process.aclose()
 
     async def send(self, command: Command) -> None:
@@ -132,6 +139,7 @@ class WorkerProcess:
                     self._take(line)
                 if len(buffer) > _LONGEST_LINE:
                     buffer = b""
+        self._heard_all.set()
 
     def _take(self, line: bytes) -> None:
         try:

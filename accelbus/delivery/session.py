@@ -121,7 +121,7 @@ class Session:
     def _url(self, logging_dir: Path) -> str:
         with contextlib.suppress(Exception):  # an address is a convenience, a tracker without one works as well
             if url := getattr(self._tracker, "url", None):
-                return str(url)
+                return str(url).encode("utf-8", "backslashreplace").decode()
         return str(logging_dir) if self._current.requires_logging_directory else ""
 
 

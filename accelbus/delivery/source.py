@@ -33,6 +33,8 @@ class Source:
         self.config: MergedConfig = cursor.config
         self.closed_as: str | None = cursor.closed_as
         """Status of the run if it is closed and nobody joined since."""
+        self._joined_ns = cursor.joined_ns
+        self._closed_ns = cursor.closed_ns
 
     def read(self, limit: int) -> Batch:
         """Return what at most *limit* new items lead to.
@@ -54,6 +56,8 @@ class Source:
         cursor.view = self.view.state()
         cursor.config = self.config
         cursor.closed_as = self.closed_as
+        cursor.joined_ns = self._joined_ns
+        cursor.closed_ns = self._closed_ns
 
     def journal_counts(self) -> dict[str, int]:
         """Return what the reader counted, flat."""
@@ -66,11 +70,22 @@ class Source:
             if isinstance(event, ConfigUpdate):
                 config_changed = self.config.merge(item.attempt, item.rank, event.values) or config_changed
             elif isinstance(event, RunClosed):
-                self.closed_as = event.status
+                self._close(item.received_ns, event.status)
             elif isinstance(event, RunStart | ProducerJoined):
-                self.closed_as = None
+                self._open(item.received_ns)
         points: list[Point] = self.view.feed(items)
         return Batch(len(items), rows_of(points), config_changed, items[0].received_ns if items else 0)
+
+    def _close(self, at_ns: int, status: str) -> None:
+        # By time and not by order: a writer's directory may be found late, with a word older than what was read.
+        if at_ns >= max(self._joined_ns, self._closed_ns):
+            self._closed_ns = at_ns
+            self.closed_as = status
+
+    def _open(self, at_ns: int) -> None:
+        self._joined_ns = max(self._joined_ns, at_ns)
+        if at_ns > self._closed_ns:
+            self.closed_as = None
 
 
 def _flat(statistics: object) -> dict[str, int]:

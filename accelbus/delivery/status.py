@@ -76,6 +76,8 @@ class SinkStatus(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Row that is being tried alone, after a crash or hang."""
     journal: dict[str, int] = {}
     """What the journal reader counted: duplicates, gaps, corrupt rows by reason, …"""
+    leaving: int | None = None
+    """Exit code, once the worker has decided to leave. A process that ends without it has died, whatever its exit code says."""
     cursor_resets: int = 0
     """Cursors that could not be read; everything was delivered again from the beginning."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from accelbus.config import Tuning
 from accelbus.delivery.channel import Command, WorkerSpec
-from accelbus.delivery.feeder import back_off
+from accelbus.delivery.feeder import back_off, describe
 from accelbus.delivery.ownership import Lease, claim
 from accelbus.delivery.process import WorkerProcess
 from accelbus.delivery.status import DONE, SinkStatus, write_status
@@ -111,8 +111,16 @@ class Tender:
         """Deliver until there is nothing left to do (with ``stays``: until `stop`)."""
         try:
             while not self._stopping.is_set():
-                if await self._own():
-                    await self._serve()
+                try:
+                    if await self._own():
+                        await self._serve()
+                except Exception as error:
+                    # One sink's trouble must not reach the others, nor the process that serves the ranks.
+                    logger.exception("%s: delivery failed", self._sink)
+                    self._set(state="retrying", last_error=describe(error), restarts=self.status.restarts + 1)
+                    self._failures += 1
+                    await self._sleep(back_off(self._failures, self._tuning))
+                    continue
                 if not self._stays:
                     break
                 await self._wait_for_resumption()
@@ -184,13 +192,13 @@ class Tender:
         while self._lease is not None and not self._stopping.is_set():
             worker = self._new_worker(self._lease)
             code = await self._run(worker)
-            if code == FENCED or self._is_fenced:
+            if self.status.leaving == FENCED or self._is_fenced:
                 self._lease = None
                 self._is_fenced = False
                 self._set(state="fenced")
                 self._say("fenced", "warning", "somebody else took over; delivery ends here")
                 return
-            if code == 0 or self.status.state in DONE:
+            if self.status.leaving == 0:
                 self._lease.release()
                 self._lease = None
                 return
@@ -214,7 +222,7 @@ class Tender:
     async def _run(self, worker: WorkerProcess) -> int:
         self._worker = worker
         self._worker_gone = anyio.Event()
-        self._set(state="starting", phase="start", row="")
+        self._set(state="starting", phase="start", row="", leaving=None)
         code = RESTART
         try:
             async with anyio.create_task_group() as tasks:
@@ -223,7 +231,7 @@ class Tender:
                 try:
                     code = await worker.run()
                 except OSError as error:
-                    self._set(last_error=f"the worker cannot be started: {error}")
+                    self._set(last_error=f"the worker cannot be started: {error}", leaving=RESTART)
                 tasks.cancel_scope.cancel()
         finally:
             self._worker = None
@@ -234,7 +242,7 @@ class Tender:
         """A worker ended before its work was done."""
         self._failures += 1
         error = self.status.last_error
-        if code != RESTART:
+        if self.status.leaving != RESTART:
             error = worker.killed_for or _describe_exit(code)
             self._one_by_one = True
             if row := self.status.row:

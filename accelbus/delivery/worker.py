@@ -23,7 +23,7 @@ from accelbus.delivery.channel import Channel, WorkerSpec, claim_pipes
 from accelbus.delivery.cursor import Cursor, read_cursor, write_cursor
 from accelbus.delivery.deadletters import DeadLetters
 from accelbus.delivery.exclusion import exclude_others
-from accelbus.delivery.feeder import Feeder, back_off, describe
+from accelbus.delivery.feeder import Feeder, back_off, describe, is_news
 from accelbus.delivery.ledger import Ledger
 from accelbus.delivery.ownership import is_newest
 from accelbus.delivery.session import Session
@@ -76,6 +76,7 @@ class Worker:
         self._config_is_stored = self._cursor.config_is_stored
         self._saved_at = time.monotonic()
         self._shown_at = 0.0
+        self._began_ns = time.time_ns()
         self._oldest_unsaved_ns = 0
         self._is_dirty = False
         """Something was read that is not behind the cursor."""
@@ -150,7 +151,7 @@ class Worker:
         self._failures += 1
         self._calls_failed += 1
         self._status.last_error = describe(error)
-        logger.warning("%s: %s", what, self._status.last_error, exc_info=self._failures == 1)
+        logger.warning("%s: %s (failure %d)", what, self._status.last_error, self._failures, exc_info=self._failures == 1)
         self._show("retrying")
         if self._failures >= self._tuning.restart_after_failures:
             raise _LeaveError(RESTART, "retrying")
@@ -179,11 +180,15 @@ class Worker:
                 self._adapt(time.monotonic() - began)
             if self._save_is_due():
                 self._save()
-            if batch is not None and not batch.items:
+            if batch is not None and (not batch.items or self._is_beyond(batch)):
                 self._at_end()
                 self._channel.wait(min(wait or self._tuning.poll_interval, self._tuning.poll_interval))
             elif wait:
                 self._channel.wait(min(wait, self._tuning.poll_interval) if self._feeds.wants_rows else wait)
+
+    def _is_beyond(self, batch: Batch) -> bool:
+        """Whether a worker that delivers what is there has read more than was there: a busy run never comes to an end."""
+        return self._spec.once and batch.oldest_ns > self._began_ns
 
     @property
     def _feeds(self) -> Feeder:
@@ -224,7 +229,8 @@ class Worker:
         except Exception as error:  # noqa: BLE001  isolation
             self._calls_failed += 1
             self._status.last_error = describe(error)
-            logger.warning("configuration: %s", self._status.last_error)
+            if is_news(self._calls_failed):
+                logger.warning("configuration: %s", self._status.last_error)
         else:
             self._config_is_stored = True
 
@@ -381,18 +387,27 @@ def main(arguments: list[str]) -> int:
         exclude_others(run_dir.sink(sink), patience=tuning.exclusion_patience, timeout=tuning.start_deadline / 2)
     except TimeoutError as error:
         status.last_error = describe(error)
-        status.state = "retrying"
+        status.state, status.leaving = "retrying", RESTART
         channel.push_now()
         return RESTART
-    code = Worker(run_dir, sink, spec, channel).run()
+    status.leaving = Worker(run_dir, sink, spec, channel).run()
+    # What a tracker leaves to the end of the interpreter has a deadline too.
+    channel.enter("finish")
     channel.push_now()
-    return code
+    return status.leaving
+
+
+def _stay(number: int, _: object) -> None:
+    logger.info("signal %d is left to the supervisor", number)
 
 
 def _settle_process(tuning: Tuning) -> None:
     """Undo what the training process or its launcher left behind: signals, core binding; give way to training."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A batch system that ends a job signals every process in it; the supervisor decides when this one leaves. Handlers and not
+    # SIG_IGN, which a tracker's own processes would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stay)
     if hasattr(os, "sched_setaffinity"):
         try:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -35,6 +35,7 @@ QUICK = Tuning(
     exclusion_patience=0.5,
     failures_of_last_row=4,
     worker_nice=0,
+    stop_grace=0.5,
 )
 
 encode = msgspec.msgpack.Encoder().encode
