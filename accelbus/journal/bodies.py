@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from accelbus.events import METRICS_TAG, AnyEvent, ConfigUpdate, Metrics, Record, RunEnd, RunStart, Scalar
+from accelbus.journal.spans import array_spans
 from accelbus.values import flatten
 
 FlatValue: TypeAlias = Scalar | list[Scalar]
@@ -36,27 +37,17 @@ _decode_flat_event: Final[_Decode] = msgspec.msgpack.Decoder(FlatMetrics | Confi
 _decode_any_metrics: Final[_Decode] = msgspec.msgpack.Decoder(Metrics).decode
 _decode_records: Final[_Decode] = msgspec.msgpack.Decoder(list[Record]).decode
 _decode_record: Final[_Decode] = msgspec.msgpack.Decoder(Record).decode
-_decode_parts: Final[_Decode] = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 _REFUSED: Final = (msgspec.MsgspecError, RecursionError, ValueError)
 """ValueError for a timestamp no datetime can hold, RecursionError for a hostile depth; msgspec's own for the rest."""
 
 
-def array_length(body: memoryview) -> int:
-    """Return how many elements the msgpack array at the start of *body* claims, -1 when there is no array."""
-    if len(body) >= 5 and body[0] == 0xDD:
-        return int.from_bytes(body[1:5], "big")
-    if len(body) >= 3 and body[0] == 0xDC:
-        return int.from_bytes(body[1:3], "big")
-    return body[0] & 0x0F if len(body) and body[0] & 0xF0 == 0x90 else -1
-
-
 def decode_events(body: memoryview) -> Sequence[AnyEvent | None]:
-    """Return the events of a body in order, None in the place of one that cannot be decoded, [] when no boundaries can be found."""
+    """Return the events of a body in order, None in the place of one that cannot be decoded; fewer when the body breaks off."""
     try:
         events: list[AnyEvent | None] = _decode_events(body)
     except _REFUSED:
-        return [_decode_event(part) for part in _parts(body)]
+        return [_decode_event(part) for part in array_spans(body)]
     return events
 
 
@@ -65,16 +56,8 @@ def decode_records(body: memoryview) -> Sequence[AnyEvent | None]:
     try:
         records: list[AnyEvent | None] = _decode_records(body)
     except _REFUSED:
-        return [_attempt(_decode_record, part) for part in _parts(body)]
+        return [_attempt(_decode_record, part) for part in array_spans(body)]
     return records
-
-
-def _parts(body: memoryview) -> list[Any]:
-    try:
-        parts: list[Any] = _decode_parts(body)
-    except _REFUSED:
-        return []
-    return parts
 
 
 def _decode_event(part: Any) -> AnyEvent | None:

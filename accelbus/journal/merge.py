@@ -18,12 +18,13 @@ from accelbus.config import Tuning
 from accelbus.events import AnyEvent, ProducerJoined, ProducerState, RunClosed, RunEnd, RunStart
 from accelbus.frame import Frame
 from accelbus.journal.attempts import AttemptTable
-from accelbus.journal.bodies import FlatMetrics, array_length, decode_events, decode_records
+from accelbus.journal.bodies import FlatMetrics, decode_events, decode_records
 from accelbus.journal.follow import Position, Row
 from accelbus.journal.gaps import WaitingRoom
 from accelbus.journal.intervals import Range
 from accelbus.journal.producers import Piece, Producer, ProducerInfo
 from accelbus.journal.rows import RowMerger, TakenRow
+from accelbus.journal.spans import array_length
 
 logger = logging.getLogger(__name__)
 
@@ -262,8 +263,8 @@ class JournalReader:
     def _decode(self, piece: Piece) -> _Batch:
         checked, producer = piece.row.frame, piece.producer
         events = decode_events(checked.body) if piece.events is None else piece.events
-        if len(events) != checked.count:
-            events = [None] * checked.count
+        if len(events) < checked.count:
+            events = [*events, *repeat(None, checked.count - len(events))]
         if checked.count != piece.last - piece.first + 1:
             events = events[piece.first - checked.first_seq : piece.last - checked.first_seq + 1]
         if producer.ordered:

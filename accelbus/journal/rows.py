@@ -30,13 +30,15 @@ class Source:
 class Writer:
     """One writer's rows that were read and not taken yet, and where reading would have to start again."""
 
-    __slots__ = ("_sources", "_time_ns", "position", "reader", "rows")
+    __slots__ = ("_sources", "_time_ns", "poll", "position", "reader", "rows")
 
     def __init__(self, reader: SegmentReader) -> None:
         self.reader = reader
         self.rows: deque[Row] = deque()
         self.position = reader.position
         """After the last row that was taken."""
+        self.poll = 0
+        """Number of the last poll at or after which it was read."""
         self._time_ns = 0
         self._sources: deque[Source] = deque()
         """In the order of their rows; those behind the first may be done already."""
@@ -77,8 +79,8 @@ class TakenRow(NamedTuple):
 class RowMerger:
     """Follow every writer's directory in *directory*; `take` returns their rows by receive time, as far as they are there.
 
-    A row is never returned before another writer's older one that could be seen when it was read. Writers that come late, or
-    whose clock differs, still make times step back.
+    Between two calls of `poll`, no row is taken before an older one of another writer that was there at the first. Writers that
+    come late, or whose clock differs, still make times step back.
     """
 
     def __init__(
@@ -94,11 +96,13 @@ class RowMerger:
         self._foreign: set[str] = set()
         self._heads: list[tuple[int, str]] = []
         """Heap: receive time of the next row of each writer that has one."""
+        self._polls = 0
         self._idle: set[str] = set()
         """Writers without a row in memory."""
 
     def poll(self) -> None:
         """Look for new writers and for new rows of those that had none."""
+        self._polls += 1
         self._find_writers()
         for name in tuple(self._idle):
             self._fill(name)
@@ -115,10 +119,7 @@ class RowMerger:
             heappush(self._heads, (writer.next_ns, name))
         else:
             self._idle.add(name)
-            if not writer.reader.is_at_end:
-                # There is more, so others may have written meanwhile, too. Without more to read, the next poll is early enough.
-                self._fill(name)
-                self.poll()
+            self._look_further(name)
         return TakenRow(row, writer, before)
 
     def close(self) -> None:
@@ -139,6 +140,17 @@ class RowMerger:
         """Return {reason: count} and the number of bytes skipped."""
         readers = [writer.reader for writer in self._writers.values()]
         return sum((reader.corrupt for reader in readers), self.corrupt), sum(reader.skipped_bytes for reader in readers)
+
+    def _look_further(self, name: str) -> None:
+        """Read on before another writer's row is taken that may be newer than what this one has to come."""
+        writer = self._writers[name]
+        if not writer.reader.is_at_end:
+            # A backlog. It is read in pieces, and time passes: those that had nothing are looked at again.
+            self._fill(name)
+            self.poll()
+        elif writer.poll < self._polls:
+            # It had rows in memory when the others were polled. Once per poll is enough, or a thousand writers cost a million looks.
+            self._fill(name)
 
     def _find_writers(self) -> None:
         try:
@@ -164,6 +176,7 @@ class RowMerger:
     def _fill(self, name: str) -> None:
         writer = self._writers[name]
         share = self._tuning.read_bytes // len(self._writers)
+        writer.poll = self._polls
         writer.rows.extend(writer.reader.read(max(64 * KIB, min(share, MIB))))
         if writer.rows:
             self._idle.discard(name)

@@ -67,12 +67,22 @@ def records_frame(writer: bytes, first_seq: int, *records: AnyEvent) -> bytes:
     return pack(records, producer=writer, first_seq=first_seq, kind=frame.RECORDS)
 
 
+_open: list[JournalWriter] = []
+
+
 def written(directory: Path, *frames: bytes, tuning: Tuning | None = None, clock: Callable[[], int] | None = None) -> JournalWriter:
-    """Return the still open writer of *frames*, one append each."""
+    """Return the still open writer of *frames*, one append each; `close_writers` closes it."""
     writer = JournalWriter(directory, tuning=tuning or Tuning(), clock=clock or Clock())
+    _open.append(writer)
     for raw in frames:
         writer.append([raw])
     return writer
+
+
+def close_writers() -> None:
+    """Close what `written` opened."""
+    while _open:
+        _open.pop().close()
 
 
 def segments(directory: Path) -> list[Path]:

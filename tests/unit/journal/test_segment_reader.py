@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 
 from accelbus import frame
 from accelbus.config import Tuning
-from accelbus.journal import layout
-from accelbus.journal.segments import JournalWriter, Position, SegmentReader
+from accelbus.journal import follow, layout
+from accelbus.journal.segments import Position, SegmentReader
 from tests.support.journals import Clock, events_frame, segments, uuid, written
 
 P = uuid(1)
@@ -187,9 +187,34 @@ def test_rows_that_become_visible_during_the_wait_are_not_skipped_with_the_damag
     assert read_all(reader) == RANGES[1:]
 
 
+def test_a_row_that_grows_behind_damage_is_found_wherever_it_was_cut(segment):
+    """The search behind the damage stopped at the end of the file, in the middle of a row: it goes on from there."""
+    directory, data, offsets = segment
+    hole = data[: offsets[0]] + bytes(offsets[1] - offsets[0])
+    for cut in range(offsets[1], offsets[2]):
+        clock = Clock()
+        replace(directory, hole + data[offsets[1] : cut])
+        reader = reader_of(directory, monotonic=clock.monotonic)
+        assert read_all(reader) == []
+        replace(directory, hole + data[offsets[1] : offsets[2]])
+        assert read_all(reader) == []
+        clock.advance(2)
+        assert read_all(reader) == RANGES[1:2]
+
+
+def test_the_next_row_is_found_across_the_windows_of_the_search(segment, monkeypatch):
+    """However long the damage is, a row that starts in one window and ends its prefix in the next is seen."""
+    directory, data, offsets = segment
+    monkeypatch.setattr(follow, "_WINDOW", 64)
+    for length in range(1, 140):
+        replace(directory, data[: offsets[1]] + bytes(length) + data[offsets[1] :])
+        reader = reader_of(directory, closed=True)
+        assert (read_all(reader), reader.skipped_bytes) == (RANGES, length)
+
+
 def test_a_torn_end_is_not_searched_at_every_look(segment, monkeypatch):
     """A bus process that was killed leaves its torn end for ever; polling it must stay cheap."""
-    directory, data, offsets = segment
+    directory, data, _ = segment
     replace(directory, data + bytes(3_000_000))
     reader = reader_of(directory)
     assert read_all(reader) == RANGES
@@ -388,7 +413,7 @@ def test_whatever_the_bytes_reading_ends(tmp_path_factory, parts, end):
 
 def test_a_live_writer_is_followed(tmp_path):
     """Reading between every two appends yields each row as soon as it is there."""
-    writer = JournalWriter(tmp_path / "w", tuning=Tuning(segment_bytes=500), clock=Clock())
+    writer = written(tmp_path / "w", tuning=Tuning(segment_bytes=500))
     reader = reader_of(tmp_path / "w")
     for n in range(1, 40):
         writer.append(frames((n, n)))
