@@ -104,13 +104,19 @@ class ProcessHooks:
         quitter = type(getattr(builtins, "exit", None))
         if quitter.__name__ == "Quitter":
             self._previous_quit = quitter.__call__
-            quitter.__call__ = lambda of, code=None: self._quit(of, code)  # type: ignore[operator, misc]
+            quitter.__call__ = self._chained_quit()  # type: ignore[method-assign]  # observed, then passed on
+
+    def _chained_quit(self) -> Callable[..., Any]:
+        def __call__(quitter: Any, code: Any = None) -> None:  # noqa: N807  shown in tracebacks
+            self._quit(quitter, code)
+
+        return __call__
 
     def _join_multiprocessing(self) -> None:
         """A child of multiprocessing ends with ``os._exit``, without ``atexit``; it runs finalizers of its own before."""
         process = sys.modules.get("multiprocessing.process")
         if process is not None and process.parent_process() is not None:
-            from multiprocessing import util  # noqa: PLC0415  only where it is used anyway
+            from multiprocessing import util
 
             util.Finalize(None, self._at_multiprocessing_exit, exitpriority=_LAST_OF_ALL)
 
@@ -165,7 +171,7 @@ class ProcessHooks:
             ending = ending_by(error)
             if self._is_ours and ending != _NORMAL and threading.current_thread() is threading.main_thread():
                 former, self._ending = self._ending, ending
-                error._accelbus = _Caught(self._restore, ending, former)  # type: ignore[attr-defined]
+                error._accelbus = _Caught(self._restore, ending, former)  # type: ignore[attr-defined]  # noqa: SLF001  ours
             raise
 
     def _restore(self, ending: Ending, former: Ending) -> None:

@@ -133,8 +133,10 @@ class Job:
 
     # --- running
 
-    def start(self, script: str, ranks: int = 1, *, first: int = 0, world_size: int | None = None, **environ: str) -> list[Rank]:
-        """Start *ranks* processes that run *script*, as a launcher would."""
+    def start(
+        self, script: str, ranks: int = 1, *, first: int = 0, world_size: int | None = None, group: bool = False, **environ: str
+    ) -> list[Rank]:
+        """Start *ranks* processes that run *script*, as a launcher would; with *group* in a process group of their own."""
         path = self.root / f"script{len(self.ranks)}.py"
         path.write_text(PRELUDE + textwrap.dedent(script))
         started = []
@@ -146,6 +148,7 @@ class Job:
             process = subprocess.Popen(
                 [sys.executable, str(path)], env={**_clean_environment(), **self.environ, **own, **environ}, stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.root,
+                process_group=(started[0].pid if started else 0) if group else None,
             )  # fmt: skip
             started.append(Rank(process))
         self.ranks += started
