@@ -17,13 +17,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from accelbus import frame
 from accelbus.errors import FrameError
+from accelbus.events import STATUSES
 
 # What a peer says is checked when it is decoded: a number that nobody could count to must not get into books and files.
 Uuid: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -32,8 +33,7 @@ Number: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 Ranks: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
 Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Dropped: TypeAlias = Annotated[dict[Text, Seq], Meta(max_length=256)]
-Ending: TypeAlias = Literal["finished", "preempted", "lost", "killed", "failed"]
-"""`accelbus.events.STATUSES`."""
+Ending: TypeAlias = Annotated[str, Meta(pattern=f"^({'|'.join(STATUSES)})$")]
 
 
 class Hello(msgspec.Struct, tag="hello", omit_defaults=True):

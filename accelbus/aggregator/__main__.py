@@ -62,7 +62,11 @@ async def _watch_signals(bus: BusProcess) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             first = bus.terminate()
-            _log.info("%s: %s", signal.Signals(number).name, "serving until the ranks are gone, then delivering" if first else "leaving now; everything is kept")
+            _log.info(
+                "%s: %s",
+                signal.Signals(number).name,
+                "serving until the ranks are gone, then delivering" if first else "leaving now; everything is kept",
+            )
 
 
 def _take_lock(path: Path) -> int | None:

@@ -23,7 +23,7 @@ from accelbus.config import Tuning
 from accelbus.delivery.supervisor import Supervisor
 from accelbus.durable import write_atomically
 from accelbus.errors import CorruptDataError, FrameError
-from accelbus.events import TRAINER, RunClosed
+from accelbus.events import RunClosed
 from accelbus.journal.salvage import Remains
 from accelbus.journal.spool_places import spool_directories
 from accelbus.rundir import RunDir, RunRecord
@@ -102,11 +102,9 @@ class BusProcess:
         while True:
             await anyio.sleep(0.1)
             now = time.monotonic()
-            if self._closed_at is not None and (self._is_delivered() or now - self._closed_at > tuning.linger):
-                self._done.set()
-            elif self._terminating_at is not None and not self._roster.live() and now - self._terminating_at > tuning.drain_grace:
-                self._done.set()
-            elif not self._roster.members and now - self._started > _NOBODY_CAME:
+            delivered = self._closed_at is not None and (self._is_delivered() or now - self._closed_at > tuning.linger)
+            terminated = self._terminating_at is not None and not self._roster.live() and now - self._terminating_at > tuning.drain_grace
+            if delivered or terminated or (not self._roster.members and now - self._started > _NOBODY_CAME):
                 self._done.set()
 
     def _is_delivered(self) -> bool:
@@ -180,7 +178,7 @@ class BusProcess:
 
     def _ask_who(self, peer: bytes) -> None:
         now = time.monotonic()
-        if now - self._asked_again.get(peer, float("-inf")) > 0.2:  # noqa: PLR2004  once per burst, not per frame
+        if now - self._asked_again.get(peer, float("-inf")) > 0.2:  # once per burst, not per frame
             self._asked_again = {p: at for p, at in self._asked_again.items() if now - at < 1.0} | {peer: now}
             self._send(peer, control.WhoAreYou())
 
@@ -225,7 +223,12 @@ class BusProcess:
         if hello.record is not None:
             self._offer_record(hello.rank, hello.record)
             self._compare(hello.rank)
-        self._send(peer, control.Welcome(self._ledger.incarnation, member.attempt, member.through_seq + 1, self._tuning.credit_bytes, self._flush_interval))
+        self._send(
+            peer,
+            control.Welcome(
+                self._ledger.incarnation, member.attempt, member.through_seq + 1, self._tuning.credit_bytes, self._flush_interval
+            ),
+        )
         if self._verdict is not None:
             self._send(peer, self._verdict)
         if hello.main:
@@ -246,7 +249,12 @@ class BusProcess:
             for older in self._roster.fenced_by(member):
                 self._ledger.record(self._roster.end(older, state="dead", status="killed"))
                 if older.producer in self._roster.peer_of:
-                    self._send(self._roster.peer_of[older.producer], control.Refused(f"attempt {member.attempt} has started with a new rank {older.rank} on {member.host}, pid {member.pid}"))
+                    self._send(
+                        self._roster.peer_of[older.producer],
+                        control.Refused(
+                            f"attempt {member.attempt} has started with a new rank {older.rank} on {member.host}, pid {member.pid}"
+                        ),
+                    )
         if hello.host == host.name():
             parent = host.parent_of(hello.pid)
             if parent is not None and (started := host.process_start_time(parent)) is not None:

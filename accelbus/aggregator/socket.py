@@ -71,7 +71,7 @@ class RouterSocket:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            if len(parts) == 2:  # noqa: PLR2004  peer and payload
+            if len(parts) == 2:  # peer and payload
                 messages.append((parts[0], parts[1]))
             else:
                 self.malformed += 1
