@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import re
 import types
 from collections.abc import Mapping, Sequence, Set as AbstractSet
 from typing import Any, Final
@@ -13,14 +12,13 @@ import msgspec
 from accelbus.errors import ConfigurationError
 from accelbus.values.names import free_name, readable
 from accelbus.values.repair import Repair, fields_of
-from accelbus.values.rules import MAX_ITEMS, encoder, shown, type_name
+from accelbus.values.rules import ADDRESS, MAX_ITEMS, encoder, shown, type_name
 
 _TEXT_CHARACTERS: Final = 1000
 """Longest text in place of an object; the configuration says what was used, it does not store it."""
 _LIST_ITEMS: Final = 1000
 """Elements of an array that are written out."""
 _MAX_DEPTH: Final = 32
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _ENCODER: Final = encoder()
 
 
@@ -106,6 +104,6 @@ def _leaf(value: Any) -> Any:
 
 
 def _text(value: object) -> str:
-    text = _ADDRESS.sub("", str(value) if not isinstance(value, BaseException) else repr(value))
+    text = ADDRESS.sub("", str(value) if not isinstance(value, BaseException) else repr(value))
     clean = Repair(_ENCODER).clean(text)
     return clean if len(clean) <= _TEXT_CHARACTERS else f"{clean[: _TEXT_CHARACTERS - 1]}…"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import operator
 import os
+import re
 from collections import UserString
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from typing import Any, Final, SupportsFloat, SupportsIndex, TypeAlias
@@ -19,6 +20,9 @@ MAX_ITEMS: Final = 65_536
 """Elements of an array, tensor or deque that become a list; more would stall the training thread and belong into a file."""
 _KNOWN_TYPES: Final = 256
 """Types remembered: a class that is made anew in every step must not stay alive here."""
+
+ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Of an object, in its default text."""
 
 Encoder: TypeAlias = msgspec.msgpack.Encoder
 
@@ -94,14 +98,15 @@ def encoder(device_value: Callable[[Any], Any] = copy_now) -> Encoder:
 
 
 def type_name(kind: type) -> str:
-    """Return how messages call *kind*."""
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    """Return how messages call *kind*, whatever its metaclass does."""
+    module, name = type.__getattribute__(kind, "__module__"), type.__getattribute__(kind, "__qualname__")
+    return str(name) if module == "builtins" else f"{module}.{name}"
 
 
 def shown(value: object) -> str:
-    """Return a short text of *value* for messages, whatever its ``__repr__`` does."""
+    """Return a short text of *value* for messages, whatever its ``__repr__`` does; without addresses, which say nothing."""
     try:
-        text = repr(value)
+        text = ADDRESS.sub("", repr(value))
     except Exception:  # noqa: BLE001  foreign code; the message is what matters
         return f"<{type_name(type(value))}>"
     return text if len(text) <= 80 else f"{text[:79]}…"

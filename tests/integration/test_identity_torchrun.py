@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -70,7 +71,11 @@ def start(command: list[str], environ: dict[str, str]) -> Started:
 
 
 def torchrun(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments]
+    # A port of its own for each: the agents would fight over one; the ranks are made to believe that it is the same.
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port, *arguments]
 
 
 def said(process: Started) -> list[dict[str, Any]]:
@@ -88,8 +93,8 @@ def values(field: str, *found: list[dict[str, Any]]) -> Iterator[Any]:
 def test_launches_at_once_with_one_port_and_no_id(script, environ):
     """Two torchruns at the same time, one of which restarts and one of which wraps its ranks: two runs, three launches."""
     wrapper = f'exec_me() {{ "{sys.executable}" "{script}"; }}; exec_me; true'
-    restarting = start(torchrun("--master-port", "29611", "--max-restarts", "1", str(script), "--fail-once"), environ)
-    wrapped = start(torchrun("--master-port", "29612", "--no-python", "sh", "-c", wrapper), environ)
+    restarting = start(torchrun("--max-restarts", "1", str(script), "--fail-once"), environ)
+    wrapped = start(torchrun("--no-python", "sh", "-c", wrapper), environ)
     first, second = said(restarting), said(wrapped)
 
     assert set(values("rendezvous", first, second)) == {"none"}

@@ -106,11 +106,30 @@ class RaisingMapping(collections.UserDict[str, Any]):
         raise KeyError("gone")
 
 
-@pytest.mark.parametrize(
-    "given", [Raising(), RaisingRepr(), RaisingArray(), RaisingMapping(a=1)], ids=["float", "repr", "array", "mapping"]
-)
-def test_a_value_that_raises_costs_only_itself(given):
+class RaisingAttributes:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class RaisingType(type):
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+RAISING = {
+    "float": Raising,
+    "repr": RaisingRepr,
+    "array": RaisingArray,
+    "mapping": lambda: RaisingMapping(a=1),
+    "attributes": RaisingAttributes,
+    "type": lambda: RaisingType("OfRaisingType", (), {})(),
+}
+
+
+@pytest.mark.parametrize("make", RAISING.values(), ids=RAISING)
+def test_a_value_that_raises_costs_only_itself(make):
     """Foreign code that fails is a fault of its key."""
+    given = make()
     clean, faults = values.sanitise({"a": 1, "bad": given, "n": {"bad": given, "b": 2}})
     assert clean == {"a": 1, "n/b": 2}
     assert [fault.key for fault in faults] == ["bad", "n/bad"]
