@@ -24,8 +24,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)  ## train on real images with two ranks, then show that nothing was lost
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=2 examples/train_digits.py
-	$(BIN)/accelbus status
+	OMP_NUM_THREADS=1 ACCELBUS_FINISH_TIMEOUT=60 $(BIN)/torchrun --standalone --nproc-per-node=2 examples/train_digits.py
+	$(BIN)/accelbus status -v
 	@echo
 	@echo "The curves:  $(BIN)/tensorboard --logdir runs"
 

@@ -46,7 +46,7 @@ def test_commands_and_options_on_a_page_exist(page: Path):
 
 def test_every_command_is_on_the_reference_page():
     """A command that is not documented does not exist for users."""
-    page = (markdown.ROOT / "docs" / "reference" / "command-line.md").read_text()
+    page = (markdown.ROOT / "docs" / "reference" / "cli.md").read_text()
     commands = re.findall(r"^[│|\s]{1,4}([a-z]+)\s{2,}\S", help_of("--help"), re.MULTILINE)
     assert commands
     assert [command for command in commands if f"## `accelbus {command}" not in page] == []
