@@ -9,7 +9,7 @@ from accelbus.config import Tuning
 from accelbus.delivery.cursor import Cursor, MergedConfig
 from accelbus.delivery.ledger import OwedRow, rows_of
 from accelbus.events import ConfigUpdate, ProducerJoined, RunClosed, RunStart
-from accelbus.journal.merge import Item, JournalReader
+from accelbus.journal.merge import Item, JournalReader, ReaderState
 from accelbus.rundir import RunDir
 from accelbus.view import Point, Rules, View
 
@@ -28,7 +28,10 @@ class Source:
     """Follow the journal of *run_dir* from *cursor*."""
 
     def __init__(self, run_dir: RunDir, cursor: Cursor, *, tuning: Tuning) -> None:
-        self._reader = JournalReader(run_dir.journal, cursor.reader, tuning=tuning)
+        self._journal = run_dir.journal
+        self._tuning = tuning
+        self._reader = JournalReader(self._journal, cursor.reader, tuning=tuning)
+        self._finished_at: ReaderState | None = None
         self.view = View(Rules(), cursor.view, tuning=tuning)
         self.config: MergedConfig = cursor.config
         self.closed_as: str | None = cursor.closed_as
@@ -42,17 +45,24 @@ class Source:
         Raises:
             OSError: the journal cannot be read now.
         """
+        if self._finished_at is not None:
+            self._reader = JournalReader(self._journal, self._finished_at, tuning=self._tuning)
+            self._finished_at = None
         return self._batch(self._reader.read(limit))
 
     def finish(self) -> Batch:
-        """Return all the rest: gaps are given up, open points are emitted."""
-        items = self._reader.finish()
-        batch = self._batch(items)
+        """Return all the rest: gaps are given up, open points are emitted. Reading on later is possible."""
+        positions = self._reader.state().positions
+        batch = self._batch(self._reader.finish())
+        # A torn row at the end may be a row that is being written. What was handed out is not handed out again when its row is read
+        # again, so going on from the positions before loses nothing and repeats nothing.
+        self._finished_at = self._reader.state()
+        self._finished_at.positions = positions
         return batch._replace(rows=batch.rows + rows_of(self.view.finish()))
 
     def save_to(self, cursor: Cursor) -> None:
         """Write into *cursor* from where a later source goes on."""
-        cursor.reader = self._reader.state()
+        cursor.reader = self._finished_at if self._finished_at is not None else self._reader.state()
         cursor.view = self.view.state()
         cursor.config = self.config
         cursor.closed_as = self.closed_as
