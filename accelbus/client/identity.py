@@ -19,6 +19,10 @@ evidence can come back (a shell or an ``srun`` that starts the ranks twice), `ac
 
 An elastic restart keeps the run and changes the launch token. Several nodes without anything that all of them share raise: a run
 that falls apart into one per node would be worse.
+
+Limits, all lifted by an explicit ``run_id``: two programs that one torchrun runs one after the other in a wrapper script are one run,
+because a worker that comes second looks like a restart; an elastic job that begins on one node and grows becomes another run; the
+same rendezvous id used for two launches on several nodes is believed.
 """
 
 from __future__ import annotations

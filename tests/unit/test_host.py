@@ -23,6 +23,16 @@ def test_this_boot_has_one_id():
     assert seen.stdout.strip() == host.boot_id() != ""
 
 
+@pytest.mark.parametrize(
+    "sysctl", [{"kern.bootsessionuuid": "AB-12"}, {"kern.boottime": "{ sec = 1 }"}, {}], ids=["session", "time", "nothing"]
+)
+def test_without_proc_the_boot_has_an_id_too(monkeypatch, sysctl):
+    """macOS: its session, or its time; elsewhere at least the host."""
+    monkeypatch.setattr(host, "_read", lambda _: "")
+    monkeypatch.setattr(host, "_output", lambda command: sysctl.get(command[-1], ""))
+    assert host.boot_id.__wrapped__() == next(iter(sysctl.values()), f"unknown-{host.name()}")
+
+
 def test_a_process_is_known_by_its_start_time():
     """The same for every observer, other than its parent's; gone when the process is."""
     process = subprocess.Popen(
@@ -256,6 +266,15 @@ def test_without_a_mount_table_nothing_is_claimed(monkeypatch):
     monkeypatch.setattr(host, "_read", lambda _: "")
     assert host.tmpfs_directory() is None
     assert not host.is_on_network(pathlib.Path("/"))
+
+
+def test_a_directory_in_memory_that_is_not_ours_is_not_used(monkeypatch, short):
+    """Spools hold what users log."""
+    monkeypatch.setattr(host, "_SHARED_MEMORY", short)
+    monkeypatch.setattr(host, "_read", lambda _: f"22 21 0:20 / {short} rw - tmpfs tmpfs rw")
+    assert host.tmpfs_directory() == short / f"accelbus-{os.geteuid()}"
+    (short / f"accelbus-{os.geteuid()}").chmod(0o777)
+    assert host.tmpfs_directory() is None
 
 
 @linux

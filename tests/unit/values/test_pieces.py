@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from accelbus import values
 
@@ -54,7 +54,7 @@ def test_a_long_key_is_left_alone(key):
     assert values.split({key: 1}, LIMIT).parts == [{key: 1}]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     logged=st.dictionaries(
         st.text(max_size=60), st.floats() | st.text(max_size=400) | st.lists(st.integers(-9, 9), max_size=300), max_size=40

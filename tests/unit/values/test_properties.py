@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from accelbus import values
 
@@ -56,7 +56,7 @@ def expected_names(value: Any, prefix: str = "") -> list[str]:
     return [name for key, item in value.items() for name in expected_names(item, f"{prefix}{key}/")]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nested(good_keys, good))
 def test_both_paths_end_in_the_same_model(logged):
     """What the hot path writes and readers read is what the slow path makes of it; no value is lost on the way."""
@@ -67,7 +67,7 @@ def test_both_paths_end_in_the_same_model(logged):
     assert values.flatten(msgspec.msgpack.decode(values.encoder().encode(clean))) == fast
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nested(any_text | good_keys, odd))
 def test_every_value_is_kept_or_a_fault(logged):
     """For odd values and keys too; what is kept encodes, and its names last."""
@@ -77,7 +77,7 @@ def test_every_value_is_kept_or_a_fault(logged):
     assert list(again) == list(clean)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nested(st.text("ab/#2", max_size=4), st.integers(0, 9)))
 def test_names_are_the_joined_keys_told_apart_by_numbers(logged):
     """Every name is its path, with a number only where another value has the path already."""

@@ -116,13 +116,18 @@ class RaisingType(type):
         raise RuntimeError(name)
 
 
+def of_raising_type() -> Any:
+    kind = RaisingType("OfRaisingType", (), {})
+    return kind()
+
+
 RAISING = {
     "float": Raising,
     "repr": RaisingRepr,
     "array": RaisingArray,
     "mapping": lambda: RaisingMapping(a=1),
     "attributes": RaisingAttributes,
-    "type": lambda: RaisingType("OfRaisingType", (), {})(),
+    "type": of_raising_type,
 }
 
 
@@ -152,6 +157,17 @@ def test_a_dict_that_contains_itself_keeps_the_rest():
     clean, faults = values.sanitise(logged)
     assert clean == {"a/x": 1, "b/x": 1, "deep/er/y": 2}
     assert [fault.key for fault in faults] == ["me", "deep/er/me"]
+
+
+@pytest.mark.parametrize("levels, kept", [(40, True), (80, False)], ids=["some", "too many"])
+def test_lists_in_lists_are_repaired_to_a_depth(levels, kept):
+    """What is wrong inside is found down to 64 levels; below that the value is refused, not the call."""
+    nested: Any = "\ud800"
+    for _ in range(levels):
+        nested = [nested]
+    clean, faults = values.sanitise({"a": 1, "l": nested})
+    assert ("l" in clean, len(faults)) == (kept, 0 if kept else 1)
+    assert clean["a"] == 1
 
 
 def test_a_list_that_contains_itself_is_refused_quickly():
