@@ -46,10 +46,10 @@ def run_line(report: Report) -> str:
     """Return who runs, and who says so."""
     trainers = {rank.rank for rank in report.ranks if rank.role in ("", "trainer")}
     attempts = {rank.attempt for rank in report.ranks if rank.attempt >= 0}
-    parts = [f"{report.run_id}: {report.status}", _count(len(trainers), "rank")]
+    parts = [f"{report.run_id}: {report.status}", count(len(trainers), "rank")]
     if len(attempts) > 1:
-        parts.append(_count(len(attempts), "attempt"))
-    parts.append(f"{_count(sum(rank.logged for rank in report.ranks), 'event')} logged")
+        parts.append(count(len(attempts), "attempt"))
+    parts.append(f"{count(sum(rank.logged for rank in report.ranks), 'event')} logged")
     if pending := sum(rank.pending for rank in report.ranks):
         parts.append(f"{pending:,} on their way")
     if report.balanced is not None:
@@ -67,6 +67,13 @@ def progress_line(sinks: dict[str, tuple[str, int, int]]) -> str:
         f"{name}: {state.replace('_', ' ')}, {delivered:,} delivered, {pending:,} to go"
         for name, (state, delivered, pending) in sinks.items()
     )
+
+
+def count(number: int, noun: str) -> str:
+    """Return *number* with its *noun*."""
+    if number != 1:
+        noun = noun[:-1] + "ies" if noun.endswith("ry") else noun + "s"
+    return f"{number:,} {noun}"
 
 
 def duration(seconds: float) -> str:
@@ -88,7 +95,7 @@ def _state(sink: SinkReport) -> str:
         case "up_to_date":
             return "up to date"
         case "finished" if sink.last_error and sink.restarts:
-            return f"finished after {_count(sink.restarts, 'restart')}"
+            return f"finished after {count(sink.restarts, 'restart')}"
         case "finished":
             return "finished"
         case "owed":
@@ -98,7 +105,7 @@ def _state(sink: SinkReport) -> str:
         case "starting":
             return f"starting, {pending}"
         case "retrying":
-            return f"retrying after {_count(sink.retries, 'failure')} ({sink.last_error or 'no reason known'}), {pending}"
+            return f"retrying after {count(sink.retries, 'failure')} ({sink.last_error or 'no reason known'}), {pending}"
         case "blocked":
             return f"takes no rows, waiting ({sink.last_error or 'no reason known'}), {pending}"
         case "waiting":
@@ -112,14 +119,10 @@ def _complaints(report: Report) -> Iterator[str]:
         if rank.dropped:
             yield f"rank {rank.rank}, attempt {rank.attempt}: not kept: {dropped_words(rank.dropped)}"
         if rank.pending and rank.state not in ("alive", "silent"):
-            yield f"rank {rank.rank}, attempt {rank.attempt}: {_count(rank.pending, 'event')} still in its spool on {rank.host}; accelbus sync {report.path} brings them in"
+            yield f"rank {rank.rank}, attempt {rank.attempt}: {count(rank.pending, 'event')} still in its spool on {rank.host}; accelbus sync {report.path} brings them in"
     for sink in report.sinks:
         if sink.dead_lettered:
-            yield f"{sink.sink}: {_count(sink.dead_lettered, 'value')} refused by the tracker, kept in {report.path}/sinks/{sink.sink}/dead_letters.jsonl"
+            yield f"{sink.sink}: {count(sink.dead_lettered, 'value')} refused by the tracker, kept in {report.path}/sinks/{sink.sink}/dead_letters.jsonl"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-__all__ = ["dropped_words", "duration", "progress_line", "run_line", "sink_line", "status_lines"]
+__all__ = ["count", "dropped_words", "duration", "progress_line", "run_line", "sink_line", "status_lines"]

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from accelbus.cli.lines import dropped_words
+from accelbus.cli.lines import count, dropped_words
 
 if TYPE_CHECKING:
     from accelbus.reader.report import RankReport, Report, SinkReport
@@ -54,9 +54,8 @@ def _ranks(report: Report) -> Table:
 
 def _sink(sink: SinkReport) -> Table:
     breaker = "open" if sink.breaker_open else "closed"
-    title = f"{sink.sink}: values, per rank ({sink.retries:,} retries, {sink.restarts:,} restarts, breaker {breaker}" + (
-        f", {sink.owner})" if sink.owner else ")"
-    )
+    facts = [count(sink.retries, "retry"), count(sink.restarts, "restart"), f"breaker {breaker}", *filter(None, [sink.owner])]
+    title = f"{sink.sink}: values, per rank ({', '.join(facts)})"
     table = _table(title, ("rank",), (), ("delivered", "pending", "filtered", "superseded", "dead letters", "late"), ())
     for rank, counts in sorted(sink.ranks.items()):
         cells = (counts.delivered, counts.pending, counts.filtered, counts.superseded, counts.dead_lettered, counts.late)

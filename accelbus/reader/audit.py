@@ -45,7 +45,7 @@ class ProducerAudit(msgspec.Struct, kw_only=True):
     logged: int
     """Highest sequence number it is known to have used."""
     acked: int
-    """Up to here it was told that its events are safe."""
+    """Up to here everything is in the run's directory, or was said to be."""
     journal: int
     """Events in the journal."""
     pending: int
@@ -240,7 +240,7 @@ class _Scan:
             state=_state(info, alive=alive),
             status=info.status or (witness.spool.status if witness.spool is not None else ""),
             logged=logged,
-            acked=witness.safe_seq,
+            acked=max(witness.safe_seq, missing[0][0] - 1 if missing else logged),
             journal=len(seen),
             pending=pending,
             lost=_size(missing) - pending,
@@ -266,7 +266,7 @@ class _Scan:
             self._notes.append(f"damaged or foreign bytes in the journal were skipped ({listed})")
         if unknown_kinds:
             self._notes.append(f"{unknown_kinds} frames of a kind that this version does not know were skipped")
-        if self._evidence.snapshot.trouble:
+        if self._evidence.snapshot.trouble and self._run_dir.status_path.exists():
             self._notes.append(self._evidence.snapshot.trouble)
 
 
