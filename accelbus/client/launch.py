@@ -43,7 +43,7 @@ class BusLauncher:
         self._run_dir = run_dir
         self._directory = directory
         self._start_lock: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: _Detached | None = None
         self.starts = 0
 
     @property
@@ -56,7 +56,7 @@ class BusLauncher:
         Raises:
             OSError: the process cannot be started (no memory, no more processes); try again later.
         """
-        if self._process is not None and self._process.poll() is None:
+        if self.is_starting:
             return
         if self._start_lock is None:
             self._start_lock = _try_lock(self._directory / START_LOCK)
@@ -69,19 +69,33 @@ class BusLauncher:
         self._process = self._spawn()
         self.starts += 1
 
+    @property
+    def is_starting(self) -> bool:
+        """This process has started one, and it has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def settled(self) -> None:
         """A bus process answered: let others start the next one."""
         if self._start_lock is not None:
             os.close(self._start_lock)
             self._start_lock = None
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> _Detached:
         run_path = self._run_dir.path.absolute()
         command = [sys.executable, "-P", "-m", "accelbus.aggregator", str(run_path), "--node-dir", str(self._directory)]
         with open(self._run_dir.logs / f"bus-{host.name()}.log", "ab") as log:
-            return subprocess.Popen(  # noqa: S603  our own module
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=_environment()
-            )
+            return _Detached(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=_environment())
+
+
+class _Detached(subprocess.Popen):  # type: ignore[type-arg]  # of bytes; not subscriptable as a base
+    """A process that outlives this one on purpose, about which the standard class would warn."""
+
+    def __del__(self) -> None:
+        super().__del__(_warn=_say_nothing)  # type: ignore[call-arg]  # it has had this parameter since there was the warning
+
+
+def _say_nothing(*arguments: object, **keywords: object) -> None:
+    """Stand in for `warnings.warn`."""
 
 
 def _environment() -> dict[str, str]:

@@ -135,6 +135,9 @@ class Pump(threading.Thread):
         self._progress_at = time.monotonic()
         self._goodbye: control.Bye | None = None
         self._said_goodbye = False
+        self._said_goodbye_at = float("-inf")
+        self._is_stuck = False
+        """The socket took nothing in the last turn: nobody is connected."""
         self._looked_at = float("-inf")
         self._paced_at = tuning.pump_interval
         self._stopping = False
@@ -152,6 +155,11 @@ class Pump(threading.Thread):
     @property
     def connected(self) -> bool:
         return self._open
+
+    @property
+    def may_be_served(self) -> bool:
+        """There is a bus process, or this process has started one."""
+        return self._open or (self._launcher is not None and self._launcher.is_starting)
 
     def say_goodbye(self, status: control.Ending) -> None:
         """Drain, then say that nothing follows; `final` is set when the bus process confirmed."""
@@ -190,11 +198,10 @@ class Pump(threading.Thread):
         socket.connect(self._endpoint)
 
     def _turn(self, socket: zmq.Socket[bytes]) -> None:
-        busy = self._pressed or self._goodbye is not None
-        if busy and (self._in_flight or self._goodbye is not None):
+        if self._goodbye is not None or (self._pressed and self._in_flight):
             # An ack is what helps now: wait for it on the socket, not for the next tick.
             socket.poll(5 if self._open else 20)
-        elif not busy:
+        elif not self._pressed or not self._open or self._is_stuck:
             self._wake.wait(self._interval)
         now = time.monotonic()
         self._receive(socket, now)
@@ -263,6 +270,8 @@ class Pump(threading.Thread):
         self._set_pace(message)
         self._release(message.resume_from - 1)
         self._go_back()
+        # A goodbye was said to another bus process, or to this one before it knew what lies in the run directory.
+        self._said_goodbye = False
 
     def _set_pace(self, message: control.Welcome | control.Ack) -> None:
         self._credit = message.credit_bytes
@@ -287,7 +296,8 @@ class Pump(threading.Thread):
         self._queue.rewind()
 
     def _greet(self, socket: zmq.Socket[bytes], now: float) -> None:
-        overdue = self._in_flight and now - self._in_flight[0].at > self._tuning.ack_timeout
+        since = self._in_flight[0].at if self._in_flight else self._said_goodbye_at if self._said_goodbye else now
+        overdue = now - since > self._tuning.ack_timeout and not self.final.is_set()
         if overdue and now - self._said_hello_at > self._tuning.ack_timeout:
             self._open = False
             self._said_hello_at = float("-inf")
@@ -317,7 +327,8 @@ class Pump(threading.Thread):
                     return
                 self._unsent = (batch.to_frame(self._id, self._launch), batch.last_seq)
             raw, last_seq = self._unsent
-            if not self._send_raw(socket, raw):
+            self._is_stuck = not self._send_raw(socket, raw)
+            if self._is_stuck:
                 return
             self._unsent = None
             self._in_flight.append(_Sent(last_seq, len(raw), now))
@@ -337,6 +348,7 @@ class Pump(threading.Thread):
             return
         goodbye.dropped = self._producer.dropped()
         self._said_goodbye = self._send(socket, goodbye)
+        self._said_goodbye_at = time.monotonic()
 
     def _spill_when_needed(self, now: float) -> None:
         """Write what nobody acked to the run directory, which outlives this node."""
