@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from accelbus.client.run import Run, attach, finish, init, log
+    from accelbus.client.current import attach, finish, init, log
+    from accelbus.client.run import Run
     from accelbus.config import Settings
     from accelbus.errors import (
         AccelbusError,
@@ -55,17 +56,17 @@ _HOME = {
     "Settings": "config",
     "StrictError": "errors",
     "UnknownTrackerError": "errors",
-    "attach": "client.run",
-    "finish": "client.run",
-    "init": "client.run",
-    "log": "client.run",
+    "attach": "client.current",
+    "finish": "client.current",
+    "init": "client.current",
+    "log": "client.current",
     "register_tracker_class": "tracking",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "run":
-        return importlib.import_module("accelbus.client.run").current_run()
+        return importlib.import_module("accelbus.client.current").current_run()
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'accelbus' has no attribute {name!r}")
@@ -87,8 +88,8 @@ __all__ = [
     "NotInitializedError",
     "OwnershipError",
     "QueueFullError",
-    "Run",
     "RequiredTrackerError",
+    "Run",
     "RunNotFoundError",
     "Settings",
     "StrictError",

@@ -24,6 +24,8 @@ _PAGE = 4096
 
 
 class Placed(NamedTuple):
+    """A queue and what it lies on."""
+
     queue: Spool | MemoryQueue
     where: str
     """tmpfs, disk, memory"""
@@ -42,7 +44,11 @@ def place(hello: Hello, *, durability: str, tuning: Tuning, wake: Wake) -> Place
             _log.info("no spool in %s: %s", directory, error)
             continue
         if where == "disk" and tuning.spool_dir is None:
-            _log.warning("the spool of rank %d is on disk (%s): no tmpfs with room for it; log() may take longer under disk load", hello.rank, directory)
+            _log.warning(
+                "the spool of rank %d is on disk (%s): no tmpfs with room for it; log() may take longer under disk load",
+                hello.rank,
+                directory,
+            )
         return Placed(Spool(file, wake=wake.set), where)
     _log.warning("no room for a spool of rank %d anywhere: what a SIGKILL finds in memory is lost", hello.rank)
     return _in_memory(hello, name, tuning, wake)

@@ -132,6 +132,7 @@ class SpoolFile:
 
 
 def read_counters(header: memoryview) -> dict[str, int]:
+    """Return {reason: count} from the words of a spool's header."""
     counters = header[COUNTERS_WORD : COUNTERS_WORD + len(DROP_REASONS)]
     return {reason: count for reason, count in zip(DROP_REASONS, counters, strict=True) if count}
 

@@ -19,6 +19,7 @@ PUBLIC = {
     "OwnershipError",
     "QueueFullError",
     "Run",
+    "RequiredTrackerError",
     "RunNotFoundError",
     "Settings",
     "StrictError",

@@ -1,0 +1,56 @@
+"""What `accelbus.init` checks before anything is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from accelbus import tracking
+from accelbus.client.identity import Identity
+from accelbus.config import Settings
+from accelbus.errors import ConfigurationError
+from accelbus.rundir import RunDir
+
+
+def check_settings(settings: Settings) -> tuple[str, ...]:
+    """Return the resolved tracker names; everything a user can get wrong is found here, before the first step.
+
+    Raises:
+        ConfigurationError: saying what was expected and what came; see `accelbus.init` for its kinds.
+    """
+    if os.name != "posix":
+        raise ConfigurationError("accelbus needs Linux or macOS; on Windows use WSL")
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise ConfigurationError("accelbus needs the GIL: run with PYTHON_GIL=1, or a Python that is not free-threaded")
+    if settings.reduce is not None and set(settings.reduce.values()) - {"mean"}:
+        raise ConfigurationError(f"reduce={settings.reduce!r}: expected 'mean' for every pattern; other reductions are not there yet")
+    if not settings.project:
+        raise ConfigurationError("project is missing: accelbus.init('my-project') or ACCELBUS_PROJECT")
+    if settings.resume == "must" and settings.run_id is None:
+        raise ConfigurationError("resume='must' needs the run_id of the run to go on with")
+    if settings.endpoint is not None and "://" not in settings.endpoint:
+        raise ConfigurationError(
+            f"endpoint={settings.endpoint!r}: expected an address such as 'ipc:///run/accelbus.sock' or 'tcp://host:5557'"
+        )
+    # An offline run is delivered by `accelbus sync`, perhaps from a machine where more is installed.
+    sinks = tracking.resolve(settings.log_with, check_installed=settings.mode == "online")
+    missing = [name for name in settings.require if name not in sinks]
+    if missing:
+        raise ConfigurationError(f"require names {missing[0]!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
+    unknown = [name for name in settings.init_kwargs if name not in sinks]
+    if unknown:
+        raise ConfigurationError(f"init_kwargs has arguments for {unknown[0]!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
+    return sinks
+
+
+def check_resume(settings: Settings, identity: Identity, run_dir: RunDir) -> None:
+    """Check ``resume`` against what is there.
+
+    Raises:
+        ConfigurationError: there is no run to resume, or one although there must not be.
+    """
+    there = run_dir.record_path.exists()
+    if settings.resume == "must" and not there:
+        raise ConfigurationError(f"resume='must', but there is no run {identity.run_id!r} in {str(run_dir.path.parent)!r}")
+    if settings.resume == "never" and there and identity.rank == 0 and identity.restart_count == 0:
+        raise ConfigurationError(f"resume='never', but the run {identity.run_id!r} is there already in {str(run_dir.path.parent)!r}")

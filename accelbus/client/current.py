@@ -1,0 +1,118 @@
+"""The process's current run: `init`, `attach`, `log`, `finish`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from accelbus.client.attach import Handle
+from accelbus.client.checks import check_resume, check_settings
+from accelbus.client.identity import identify
+from accelbus.client.run import Run
+from accelbus.config import Settings, Tuning, from_environment
+from accelbus.errors import NotInitializedError
+from accelbus.rundir import RunDir, check_run_id
+from accelbus.values import config_values
+
+_current: Run | None = None
+_opened = 0
+"""Runs without an explicit id that this process has opened; every rank opens them in the same order."""
+
+
+def init(project: str | None = None, **settings: Any) -> Run:
+    """Start logging from this process; call it in every rank. Returns without waiting for anybody.
+
+    Args:
+        project: name of the project.
+        settings: the fields of `accelbus.Settings`; each can also be set as ``ACCELBUS_<NAME>``.
+
+    Returns:
+        The run, also available as ``accelbus.run``. A run of this process that is still open is finished first.
+
+    Raises:
+        ConfigurationError: a setting is unknown or wrong, settings contradict each other, the run directory cannot be written.
+        UnknownTrackerError: ``log_with`` or ``require`` names a tracker nobody registered.
+        MissingExtraError: a tracker's package is not installed; the message has the command.
+        RequiredTrackerError: a tracker in ``require`` did not start. Only then does `init` wait.
+    """
+    global _current, _opened  # noqa: PLW0603  the process has one current run
+    resolved = from_environment(Settings, project=project, **settings)
+    tuning = from_environment(Tuning)
+    config = None if resolved.config is None else config_values(resolved.config)
+    if _current is not None:
+        _current.finish()
+    if resolved.mode == "disabled":
+        _current = Run(resolved, None, RunDir(Path(resolved.dir) / (resolved.run_id or "disabled")), tuning=tuning)
+        _current.config.update(config or {})
+        return _current
+    sinks = check_settings(resolved)
+    identity = identify(settings=resolved, ordinal=_opened)
+    run_dir = RunDir(Path(resolved.dir).absolute() / check_run_id(identity.run_id))
+    check_resume(resolved, identity, run_dir)
+    run_dir.create()
+    run = Run(resolved, identity, run_dir, sinks=sinks, tuning=tuning)
+    if run.is_main:
+        run_dir.write_record(run.record())
+    run.open()
+    if resolved.run_id is None:
+        _opened += 1
+    _current = run
+    run.config.update(config or {})
+    if config is not None and run.is_main:
+        run.log_config(config)
+    if resolved.require and resolved.mode == "online":
+        run.wait_for_required()
+    return run
+
+
+def attach(run: Run | Handle | None = None, *, role: str = "worker") -> Run:
+    """Log from another process of a run: a data loader's worker, a forked or spawned child.
+
+    Args:
+        run: the run as it was passed (it pickles to a handle); not given: the run this process was forked with.
+        role: what the producer is called; it never holds the trainer's steps.
+
+    Raises:
+        NotInitializedError: there is no run to attach to.
+    """
+    global _current  # noqa: PLW0603
+    source: Run | Handle | None = run if run is not None else _current
+    if source is None:
+        raise NotInitializedError(
+            "there is no run to attach to: pass the Run (or run.handle()) to this process, or fork after accelbus.init()"
+        )
+    handle = source.handle() if isinstance(source, Run) else source
+    settings = msgspec.structs.replace(handle.settings, role=role, config=None)
+    attached = Run(settings, handle.identity, RunDir(handle.dir), sinks=handle.sinks, tuning=handle.tuning)
+    if handle.identity is not None:
+        attached.open()
+    _current = attached
+    return attached
+
+
+def log(values: Mapping[str, Any], step: int | None = None) -> None:
+    """`Run.log` of the current run.
+
+    Raises:
+        NotInitializedError: before `init`.
+    """
+    _need_current().log(values, step)
+
+
+def finish(status: str | None = None, timeout: float | None = None) -> bool:
+    """`Run.finish` of the current run; True when there is none."""
+    return True if _current is None else _current.finish(status, timeout)
+
+
+def current_run() -> Run | None:
+    """Return the current run of this process."""
+    return _current
+
+
+def _need_current() -> Run:
+    if _current is None:
+        raise NotInitializedError("there is no run yet: call accelbus.init(project) in every rank first")
+    return _current

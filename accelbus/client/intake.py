@@ -1,0 +1,214 @@
+"""From the arguments of ``log`` to events in the queue: everything but the hot path, which is `accelbus.client.run.Run.log`.
+
+The hot path encodes what it was given and appends it. When that fails, because of the values, the step, the size or a full queue,
+it comes here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from itertools import count
+from time import time_ns
+from typing import Any
+
+import msgspec
+
+from accelbus import values as value_model
+from accelbus.blobs import BlobStore
+from accelbus.client.faults import Faults
+from accelbus.client.pump import Wake
+from accelbus.config import Settings, Tuning
+from accelbus.errors import QueueFullError
+from accelbus.events import METRICS_TAG, ConfigUpdate, RunEnd, RunStart
+from accelbus.journal.memory_queue import MemoryQueue
+from accelbus.journal.spool import Spool
+
+_log = logging.getLogger("accelbus")
+_check = msgspec.msgpack.Decoder().decode
+
+
+class Intake:
+    """The way into one producer's queue."""
+
+    __slots__ = (
+        "_auto_steps",
+        "_blobs",
+        "_encoder",
+        "_name",
+        "_queue",
+        "_settings",
+        "_tuning",
+        "_wake",
+        "append",
+        "encode",
+        "faults",
+        "hook",
+        "step",
+    )
+
+    def __init__(self, name: str, settings: Settings, tuning: Tuning, blobs: BlobStore, wake: Wake) -> None:
+        self._name = name
+        self._settings = settings
+        self._tuning = tuning
+        self._blobs = blobs
+        self._wake = wake
+        self._encoder = value_model.encoder()
+        self._queue: Spool | MemoryQueue | None = None
+        self._auto_steps = count()
+        self.encode = self._encoder.encode
+        self.hook: Any = self._encoder.enc_hook
+        """Its ``calls`` tell whether Python code ran while a dict was being encoded."""
+        self.step: int | None = None
+        """The last explicit step."""
+        self.append: Callable[[bytes], bool] = _keep_nothing
+        """Appends an encoded event; False when it was not kept. What it is depends on the state of the run."""
+        self.faults = Faults(strict=settings.strict)
+
+    # --- states
+
+    def open(self, queue: Spool | MemoryQueue) -> None:
+        """Events go to *queue* from here on."""
+        self._queue = queue
+        self.append = queue.append
+        self.faults.keep_in(queue.file)
+
+    def close(self) -> None:
+        """Take no more events but reserved ones; count those that come all the same."""
+        self.append = self._refuse_closed
+
+    def detach(self) -> None:
+        """The queue is about to be unmapped."""
+        self._queue = None
+        self.faults.keep_in(None)
+
+    def become_inert(self) -> None:
+        """This process is a child of the producer's."""
+        self._queue = None
+        self.append = self._refuse_inert
+        self.faults.forget_file()
+
+    # --- events
+
+    def put(self, values: Any, step: Any) -> None:
+        """Keep what can be kept of a call that the hot path could not take as it is."""
+        if self._queue is None or self.append != self._queue.append:
+            self.append(b"")
+            return
+        now = time_ns()
+        try:
+            clean, faults = value_model.sanitise(values, self._encoder)
+        except RecursionError as error:
+            self.faults.blame("bad_values", "values", f"cannot be walked through ({error})")
+            return
+        self.faults.blame_all(faults)
+        if faults and not clean:
+            return
+        self._put_clean(now, *self._resolve(step), clean)
+
+    def put_reserved(self, event: ConfigUpdate | RunStart | RunEnd) -> None:
+        """Keep a lifecycle or configuration event, also when the queue is full."""
+        if self._queue is None:
+            return
+        if not isinstance(event, ConfigUpdate):
+            self._queue.append_reserved(self.encode(event))
+            return
+        clean, faults = value_model.sanitise(event.values, self._encoder)
+        self.faults.blame_all(faults)
+        parts, large = value_model.split(clean, self._tuning.event_bytes, self._encoder)
+        for part in [*parts, *self._as_blobs(large)] or [{}]:
+            self._queue.append_reserved(self.encode(ConfigUpdate(event.time_ns, part)))
+
+    def refused(self, payload: bytes, values: Any, step: int | None) -> None:
+        """The queue did not take *payload*: the run is over, the event too large, or the queue full.
+
+        Raises:
+            QueueFullError: only with ``on_full="raise"``.
+        """
+        if self._queue is None or self.append != self._queue.append:
+            return  # counted by whoever refused
+        if values is not None and len(payload) > self._tuning.event_bytes:
+            self.put(values, step)
+        else:
+            self._apply_policy(payload)
+
+    def is_intact(self, payload: bytes) -> bool:
+        """Whether an event decodes. It does not when another thread changed a dict while a hook ran: its length was written before."""
+        try:
+            _check(payload)
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            return False
+        return True
+
+    def _resolve(self, step: Any) -> tuple[int | None, int]:
+        """Return the step, or None and the number of this call."""
+        if step is not None:
+            try:
+                self.step = value_model.step_of(step)
+            except ValueError as error:
+                self.faults.blame("bad_step", "step", f"{error}; the values go to the last step")
+        if self.step is None:
+            return None, next(self._auto_steps)
+        return self.step, 0
+
+    def _put_clean(self, now: int, step: int | None, auto_step: int, clean: dict[str, Any]) -> None:
+        payload = self._metrics(now, step, auto_step, clean)
+        if len(payload) <= self._tuning.event_bytes:
+            if not self.append(payload):
+                self.refused(payload, None, step)
+            return
+        parts, large = value_model.split(clean, self._tuning.event_bytes, self._encoder)
+        for part in [*parts, *self._as_blobs(large)]:
+            payload = self._metrics(now, step, auto_step, part)
+            if not self.append(payload):
+                self.refused(payload, None, step)
+
+    def _metrics(self, now: int, step: int | None, auto_step: int, values: dict[str, Any]) -> bytes:
+        return self.encode((METRICS_TAG, now, step, values) if step is not None else (METRICS_TAG, now, None, values, auto_step))
+
+    def _as_blobs(self, large: dict[str, Any]) -> list[dict[str, Any]]:
+        """Write values that are too large for an event to files, and return what stands for them."""
+        references = []
+        for key, value in large.items():
+            try:
+                references.append({key: self._blobs.write(self.encode(value))})
+            except OSError as error:
+                self.faults.count("blob_full", f"{key!r} needs a file in the run directory: {error}", topic=f"blob_full:{key}")
+        return references
+
+    # --- a full queue
+
+    def _apply_policy(self, payload: bytes) -> None:
+        if self._settings.on_full == "raise":
+            raise QueueFullError(f"{self._name}: the spool is full; neither the bus process nor the run directory keeps up")
+        if self._settings.on_full == "block" and self._append_blocking(payload):
+            return
+        reason = "blocked" if self._settings.on_full == "block" else "full"
+        self.faults.count(
+            reason, f"{self._name}: events are dropped; the spool is full, neither the bus process nor the run directory keeps up"
+        )
+
+    def _append_blocking(self, payload: bytes) -> bool:
+        deadline = time.monotonic() + self._tuning.block_timeout
+        while time.monotonic() < deadline:
+            self._wake.set()
+            time.sleep(0.001)
+            if self.append(payload):
+                return True
+        return False
+
+    # --- what `append` is when there is no queue
+
+    def _refuse_closed(self, _: bytes) -> bool:
+        self.faults.count("closed", f"log() after finish() of {self._name}: the values are not kept")
+        return False
+
+    def _refuse_inert(self, _: bytes) -> bool:
+        self.faults.count("forked", f"{self._name} belongs to another process; call accelbus.attach() here to log from this one")
+        return False
+
+
+def _keep_nothing(_: bytes) -> bool:
+    """Stand in for the queue of a disabled run."""
+    return True
