@@ -72,6 +72,25 @@ def rescue_run(run_dir: RunDir, *, tuning: Tuning) -> list[Rescued]:
     return _rescue(found, run_dir, tuning) if found else []
 
 
+def rescue_strangers(run_paths: Iterable[Path], *, tuning: Tuning) -> None:
+    """`rescue_run` for runs that nobody asked about, because they may have no process left that would. Never raises for their trouble.
+
+    Their own bus process may be at it too: then events are in the journal twice, which readers expect.
+    """
+    for path in run_paths:
+        # A run that somebody has deleted is not made again.
+        if not (path / "journal").is_dir():
+            continue
+        try:
+            rescued = rescue_run(RunDir(path), tuning=tuning)
+        except (OSError, SpoolError) as error:
+            _log.warning("the spools of run %s cannot be brought in: %s", path.name, error)
+        else:
+            _log.info(
+                "brought in %d events that killed ranks of run %s had left on this node", sum(one.events for one in rescued), path.name
+            )
+
+
 def rescue_paths(paths: Iterable[Path], *, state_dir: Path, tuning: Tuning) -> list[Rescued]:
     """Bring the spool files *paths*, and those in directories among them, into the runs that they name.
 
@@ -298,4 +317,4 @@ def _reason(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-__all__ = ["Closing", "Outcome", "Rescued", "close_run", "rescue_paths", "rescue_run"]
+__all__ = ["Closing", "Outcome", "Rescued", "close_run", "rescue_paths", "rescue_run", "rescue_strangers"]

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import msgspec
 from accelbus import control, frame, host
 from accelbus.aggregator.ledger import Ledger
 from accelbus.aggregator.remains import SpoolWatch, find_spools
+from accelbus.aggregator.rescue import rescue_strangers
 from accelbus.aggregator.roster import LIVE, Member, Roster
 from accelbus.aggregator.socket import RouterSocket
 from accelbus.config import Tuning
@@ -67,7 +69,7 @@ class BusProcess:
 
     async def serve(self) -> None:
         """Run until everything is delivered, nobody needs this process any more, or it was told to end and had its grace."""
-        await self._adopt()
+        strangers = await self._adopt()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive)
             tasks.start_soon(self._ledger.keep_synced)
@@ -76,6 +78,7 @@ class BusProcess:
             tasks.start_soon(self._start_delivery, tasks)
             tasks.start_soon(self._report)
             tasks.start_soon(self._decide_when_to_leave)
+            tasks.start_soon(anyio.to_thread.run_sync, partial(rescue_strangers, strangers, tuning=self._tuning))
             await self._done.wait()
             await self._leave()
             tasks.cancel_scope.cancel()
@@ -210,6 +213,8 @@ class BusProcess:
         if hello.run_id != self._run_dir.run_id:
             self._send(peer, control.Refused(f"this bus process serves run {self._run_dir.run_id!r}, not {hello.run_id!r}"))
             return
+        if self._done.is_set():
+            return  # Leaving: it says hello again, to the next bus process.
         member = self._take_in(hello, peer)
         if member.state not in LIVE:
             # It was taken for dead, or it says hello again after its goodbye; either way it is here.
@@ -286,18 +291,20 @@ class BusProcess:
 
     # --- producers that say nothing
 
-    async def _adopt(self) -> None:
-        """Take in the producers whose spools lie on this node: earlier incarnations of this process knew them."""
+    async def _adopt(self) -> set[Path]:
+        """Take in the producers whose spools lie on this node: earlier incarnations of this process knew them.
+
+        Returns the other runs that dead producers on this node have left something of.
+        """
         found = await anyio.to_thread.run_sync(lambda: list(find_spools(spool_directories(self._tuning), self._tuning)))
         for spool in found:
             spool.hello.spool = str(spool.path)
             if Path(spool.hello.run_dir) == self._run_dir.path:
-                member = self._take_in(spool.hello, None)
-                if member.state not in LIVE:
-                    self._watch.drop(member.producer, unlink=True)
+                self._take_in(spool.hello, None)
         for spool in found:
             os.close(spool.descriptor)
         await self._ledger.append([])
+        return {Path(spool.hello.run_dir) for spool in found if spool.gone} - {self._run_dir.path}
 
     async def _watch_producers(self) -> None:
         tuning = self._tuning
@@ -322,15 +329,16 @@ class BusProcess:
         """The producer's lock could be taken: bring what it left into the journal."""
         remains = await anyio.to_thread.run_sync(self._watch.remains, member.producer)
         if remains is None:
-            self._ledger.record(self._roster.end(member, state="dead", status="killed"))
+            if member.state in LIVE:
+                self._ledger.record(self._roster.end(member, state="dead", status="killed"))
             self._watch.drop(member.producer, unlink=False)
             return
         batches = [batch for batch in remains.batches if batch.last_seq > member.through_seq]
         frames = [batch.to_frame(member.producer, member.launch) for batch in batches]
         if not await self._ledger.append(frames, sum(batch.count for batch in batches)):
             return  # the next round tries again
-        if batches:
-            member.through_seq = batches[-1].last_seq
+        # What is before the ring's oldest event was acked or is in the run directory.
+        member.through_seq = max(member.through_seq, remains.released_seq, batches[-1].last_seq if batches else 0)
         self._note_end(member, remains)
         if await self._ledger.append([]) and await self._ledger.sync():
             self._watch.drop(member.producer, unlink=True)

@@ -47,6 +47,8 @@ class Remains(NamedTuple):
     """How the producer said it ends: finished, failed, preempted; empty when it did not say."""
     closed: bool
     """The producer said goodbye and got its last ack."""
+    released_seq: int = 0
+    """Up to here it knew its events to be safe. A queue in memory does not write that down."""
 
 
 def open_spool(path: Path | str) -> int:
@@ -101,7 +103,7 @@ def salvage(descriptor: int, *, max_events: int, max_bytes: int) -> Remains:
         raise SpoolError("tail", f"the oldest event is said to be at word {tail & LENGTH_MASK} of a ring of {header[CAPACITY_WORD]} bytes")
     payloads = list(_follow(data, tail & LENGTH_MASK, first_seq))
     batches = list(_in_batches(payloads, first_seq, max_events, max_bytes))
-    return Remains(description, batches, first_seq + len(payloads) - 1, dropped, status, closed)
+    return Remains(description, batches, first_seq + len(payloads) - 1, dropped, status, closed, first_seq - 1)
 
 
 def read_description(descriptor: int) -> Hello:
