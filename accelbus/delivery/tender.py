@@ -112,8 +112,8 @@ class Tender:
         try:
             while not self._stopping.is_set():
                 try:
-                    if await self._own():
-                        await self._serve()
+                    if (lease := await self._own()) is not None:
+                        await self._serve(lease)
                 except Exception as error:
                     # One sink's trouble must not reach the others, nor the process that serves the ranks.
                     logger.exception("%s: delivery failed", self._sink)
@@ -150,8 +150,8 @@ class Tender:
 
     # Owning
 
-    async def _own(self) -> bool:
-        """Wait until the sink is ours. False: stopped before."""
+    async def _own(self) -> Lease | None:
+        """Wait until the sink is ours. None: stopped before."""
         while self._lease is None and not self._stopping.is_set():
             try:
                 await self.claim()
@@ -159,22 +159,19 @@ class Tender:
                 self._say("owner", "warning", str(error))
                 self._set(state="waiting", last_error=str(error))
                 if not self._stays:
-                    return False
+                    return None
             except OSError as error:
                 self._say("claim", "warning", f"its directory cannot be written ({error}); trying again")
                 self._set(state="retrying", last_error=str(error))
             else:
                 break
             await self._sleep(self._tuning.lease_interval)
-        return self._lease is not None
+        return self._lease
 
-    async def _renew(self, worker: WorkerProcess) -> None:
-        """Keep the lease while *worker* runs; end it if the lease is lost."""
+    async def _renew(self, lease: Lease) -> None:
+        """Keep *lease* from expiring, also between two workers; end the worker if somebody else took over."""
         while True:
             await anyio.sleep(self._tuning.lease_interval)
-            lease = self._lease
-            if lease is None:
-                return
             try:
                 held = await anyio.to_thread.run_sync(lease.renew)
             except OSError as error:
@@ -182,30 +179,35 @@ class Tender:
                 continue
             if not held:
                 self._is_fenced = True
-                worker.kill()
+                if self._worker is not None:
+                    self._worker.kill()
                 return
 
     # Serving
 
-    async def _serve(self) -> None:
+    async def _serve(self, lease: Lease) -> None:
         """Run workers until the work is done, or is somebody else's."""
-        while self._lease is not None and not self._stopping.is_set():
-            worker = self._new_worker(self._lease)
-            code = await self._run(worker)
-            if self.status.leaving == FENCED or self._is_fenced:
-                self._lease = None
-                self._is_fenced = False
-                self._set(state="fenced")
-                self._say("fenced", "warning", "somebody else took over; delivery ends here")
-                return
-            if self.status.leaving == 0:
-                self._lease.release()
-                self._lease = None
-                return
-            if self._stopping.is_set():
-                return
-            self._learn_from_end(worker, code)
-            await self._sleep(back_off(self._failures, self._tuning))
+        self._is_fenced = False
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._renew, lease)
+            while not self._stopping.is_set() and not self._is_fenced:
+                worker = self._new_worker(lease)
+                code = await self._run(worker)
+                if self.status.leaving == FENCED:
+                    self._is_fenced = True
+                elif self.status.leaving == 0:
+                    self._leave_status(force=True)
+                    lease.release()
+                    self._lease = None
+                    break
+                elif not self._stopping.is_set() and not self._is_fenced:
+                    self._learn_from_end(worker, code)
+                    await self._sleep(back_off(self._failures, self._tuning))
+            tasks.cancel_scope.cancel()
+        if self._is_fenced:
+            self._lease = None
+            self._set(state="fenced")
+            self._say("fenced", "warning", "somebody else took over; delivery ends here")
 
     def _new_worker(self, lease: Lease) -> WorkerProcess:
         spec = WorkerSpec(
@@ -226,7 +228,6 @@ class Tender:
         code = RESTART
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._renew, worker)
                 tasks.start_soon(self._mind_slow_start)
                 try:
                     code = await worker.run()
@@ -255,11 +256,13 @@ class Tender:
         previous = self.status
         status.restarts = previous.restarts
         status.url = status.url or previous.url
-        if status.caught_up_ns or status.rows:
-            self._failures = 0
+        if not status.ranks:
+            # Not yet read from the cursor.
+            status.ranks, status.dead_letters = previous.ranks, previous.dead_letters
         if status.state == "blocked":
             self._deaths.clear()
         if status.state in _WORKING and status.caught_up_ns > previous.caught_up_ns:
+            self._failures = 0
             self._one_by_one = False
             self._deaths.clear()
         self.status = status
@@ -309,12 +312,11 @@ class Tender:
             self._resumed = anyio.Event()
 
     def _end(self) -> None:
+        if not self.is_done:
+            self._set(state="stopped", phase="idle")
         if self._lease is not None:
             self._lease.release()
             self._lease = None
-        if not self.is_done:
-            self._set(state="stopped", phase="idle")
-        self._leave_status(force=True)
 
     def _set(self, **changes: object) -> None:
         self.status = msgspec.structs.replace(self.status, **changes)
@@ -323,6 +325,9 @@ class Tender:
 
     def _leave_status(self, *, force: bool) -> None:
         now = time.monotonic()
+        if self._lease is None:
+            # Somebody else may own the sink, and its file.
+            return
         if force or now - self._written_at > _STATUS_FILE_INTERVAL:
             self._written_at = now
             try:

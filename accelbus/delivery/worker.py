@@ -36,9 +36,10 @@ logger = logging.getLogger(__name__)
 
 FENCED: Final = 3
 RESTART: Final = 75
-_FIRST_READ: Final = 256
+_FIRST_READ: Final = 64
 """Items of the first read; adapted to how long they take to deliver."""
 _SMALLEST_READ: Final = 16
+_IDLE_INTERVALS: Final = 10
 _SHOWN_EVERY: Final = 0.25
 """Seconds between two updates of the counts in the status while busy."""
 
@@ -72,17 +73,22 @@ class Worker:
         self._failures = 0
         """Of start, flush or finish, in a row."""
         self._calls_failed = 0
+        self._config_failures = 0
+        """In a row; after some the configuration is left as it is until it changes."""
         self._limit = _SMALLEST_READ if spec.one_by_one else _FIRST_READ
         self._config_is_stored = self._cursor.config_is_stored
         self._saved_at = time.monotonic()
         self._shown_at = 0.0
         self._began_ns = time.time_ns()
         self._oldest_unsaved_ns = 0
-        self._is_dirty = False
-        """Something was read that is not behind the cursor."""
+        self._owes = False
+        """Rows or configuration were read that are not behind the cursor."""
+        self._has_read = False
+        """Anything was, if only the time."""
 
     def run(self) -> int:
         """Deliver until there is no reason to go on; return the exit code."""
+        self._show()
         try:
             if self._cursor.finished_as is None or not self._sleeps_on(self._cursor.finished_as):
                 self._start_tracker()
@@ -216,23 +222,29 @@ class Worker:
         """Put what was read on its way."""
         self._ledger.queue(batch.rows)
         self._feeds.add(batch.rows)
-        self._is_dirty = self._is_dirty or batch.items > 0
-        self._oldest_unsaved_ns = self._oldest_unsaved_ns or batch.oldest_ns
+        self._has_read = self._has_read or batch.items > 0
+        if batch.rows or batch.config_changed:
+            self._owes = True
+            self._oldest_unsaved_ns = self._oldest_unsaved_ns or batch.oldest_ns
         self._config_is_stored = self._config_is_stored and not batch.config_changed
         if not self._config_is_stored:
             self._store_config()
 
     def _store_config(self) -> None:
-        """Give the tracker the whole configuration. A failure is not worth a row: it is repeated with the next save."""
+        """Give the tracker the whole configuration. Rows do not wait for it: a failure is repeated with the next saves."""
         try:
             self._session.store_config(self._source.config.values)
-        except Exception as error:  # noqa: BLE001  isolation
+        except Exception as error:  # noqa: BLE001  isolation: whatever a tracker raises is retried, counted and reported
             self._calls_failed += 1
+            self._config_failures += 1
             self._status.last_error = describe(error)
-            if is_news(self._calls_failed):
-                logger.warning("configuration: %s", self._status.last_error)
+            if is_news(self._config_failures):
+                logger.warning("configuration: %s (failure %d)", self._status.last_error, self._config_failures)
+            self._config_is_stored = self._config_failures % self._tuning.failures_of_last_row == 0
+            self._owes = self._owes or not self._config_is_stored
         else:
             self._config_is_stored = True
+            self._config_failures = 0
 
     def _adapt(self, seconds: float) -> None:
         """Read as much at once as can be delivered between two cursors."""
@@ -256,17 +268,21 @@ class Worker:
 
     def _save_to_catch_up(self) -> bool:
         """Return whether nothing is owed, saving early if a drain waits for it."""
-        if self._is_dirty and self._drain_seen > self._status.drained:
+        if self._owes and self._drain_seen > self._status.drained:
             self._save()
-        return not self._is_dirty
+        return not self._owes
 
     # Saving
 
     def _save_is_due(self) -> bool:
-        return self._is_dirty and self._feeds.is_settled and time.monotonic() - self._saved_at >= self._tuning.cursor_interval
+        if not self._has_read or not self._feeds.is_settled:
+            return False
+        # While rows come only now and then, each is durable at once; time alone moves the cursor less often.
+        interval = self._tuning.cursor_interval if self._owes else _IDLE_INTERVALS * self._tuning.cursor_interval
+        return time.monotonic() - self._saved_at >= interval
 
     def _save_if_settled(self) -> None:
-        if self._is_dirty and self._feeds.is_settled:
+        if self._has_read and self._feeds.is_settled:
             self._save()
 
     def _save(self) -> None:
@@ -276,7 +292,7 @@ class Worker:
         if self._session.durable_after == "finish":
             # Nothing is durable before the end: a crash feeds everything again.
             self._saved_at = time.monotonic()
-            self._is_dirty = False
+            self._owes = self._has_read = False
             return
         self._cursor.checkpoint = self._repeat("flush", self._session.flush)
         self._ledger.settle()
@@ -313,7 +329,8 @@ class Worker:
             self._status.last_error = describe(error)
             logger.error("the cursor cannot be written: %s; trying again", self._status.last_error)  # noqa: TRY400
             return
-        self._is_dirty = False
+        self._has_read = False
+        self._owes = not self._config_is_stored
         self._oldest_unsaved_ns = 0
         self._session.names_rows = self._feeds.one_by_one = False
 
@@ -339,10 +356,10 @@ class Worker:
         self._cursor.finished_as = closed_as or ""
         self._status.run_status = closed_as or ""
         self._status.caught_up_ns = time.time_ns()
-        self._is_dirty = True
-        while self._is_dirty:
+        self._has_read = True
+        while self._has_read:
             self._write_cursor()
-            if self._is_dirty:
+            if self._has_read:
                 self._pause(self._tuning.cursor_interval)
         raise _LeaveError(0, "finished" if closed_as is not None else "up_to_date")
 
@@ -360,9 +377,7 @@ class Worker:
             status.failing_rows = feeder.failing
             status.last_error = feeder.last_error if feeder.is_retrying else status.last_error
             if state is None:
-                state = (
-                    "blocked" if feeder.is_blocked else "retrying" if feeder.is_retrying else "running" if self._is_dirty else status.state
-                )
+                state = "blocked" if feeder.is_blocked else "retrying" if feeder.is_retrying else "running" if self._owes else status.state
         if state is not None and state != status.state:
             status.state = state
             self._channel.push()

@@ -17,8 +17,8 @@ after that it becomes a point ``late/<key>`` of its own. Either way it is counte
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -66,7 +66,7 @@ class Counts(msgspec.Struct, array_like=True):
     """Came after its point was emitted; counted beside the others, not one of them."""
 
 
-class OpenPoint(msgspec.Struct, array_like=True):
+class OpenPoint(msgspec.Struct, array_like=True, gc=False):
     """Values that wait for more ranks."""
 
     attempt: int
@@ -81,6 +81,8 @@ class OpenPoint(msgspec.Struct, array_like=True):
     """Ranks it waits for."""
     waits_for_all: bool
     """Whether those are all that may still log at the step, instead of the key's usual contributors."""
+    cost: int
+    """Bytes it takes in a cursor."""
 
 
 class AutoSteps(msgspec.Struct, array_like=True):
@@ -126,6 +128,7 @@ class View:
         # {(step, key): point}, oldest first: deadlines are met from the front. All belong to the newest attempt: nothing waits for
         # an older one's ranks.
         self._open: OrderedDict[tuple[int, str], OpenPoint] = OrderedDict()
+        self._awaited_in_event: dict[frozenset[int] | None, frozenset[int]] = {}
         # {step: {key: point}}
         self._steps: dict[int, dict[str, OpenPoint]] = {}
         self.counts: dict[int, Counts] = state.counts
@@ -236,6 +239,7 @@ class View:
             assert attempt is not None
             if number == attempt.number:
                 self._reach(attempt, rank, step)
+        self._awaited_in_event.clear()
         for key, value in event.values.items():
             self._apply_value(number, step, key, who, counts, value, event.time_ns)
         if self._cost > self._size:
@@ -289,26 +293,37 @@ class View:
             of, usual = self._usual.get(key, _NOBODY)
             waits_for_all = of != number or who not in usual
             if not waits_for_all:
-                missing = attempt.awaited(step, usual)
+                missing = self._awaited(attempt, step, usual)
             elif who < OTHER_ROLES:
-                missing = attempt.awaited(step, None)
+                missing = self._awaited(attempt, step, None)
             missing.discard(who)
-        point = OpenPoint(number, step, key, self._now_ns, time_ns, {who: value}, missing, waits_for_all)
+        cost = POINT_COST + len(key) + _cost(value)
+        point = OpenPoint(number, step, key, self._now_ns, time_ns, {who: value}, missing, waits_for_all, cost)
         if missing:
             self._add(point)
         else:
             self._settle(point)
 
+    def _awaited(self, attempt: Attempt, step: int, usual: frozenset[int] | None) -> set[int]:
+        """Return whom a new point waits for; the same for most keys of an event."""
+        awaited = self._awaited_in_event.get(usual)
+        if awaited is None:
+            awaited = self._awaited_in_event[usual] = frozenset(attempt.awaited(step, usual))
+        return set(awaited)
+
     def _contribute(self, point: OpenPoint, who: int, counts: Counts, value: Value, time_ns: int) -> None:
         """Take a value into an open point; the rank's last one counts."""
         if value is None:
             counts.filtered += 1
+        cost = _cost(value)
         if (former := point.values.get(who)) is not None:
             counts.superseded += 1
-            self._cost -= _cost(former)
+            cost -= _cost(former)
         point.values[who] = value
-        self._cost += _cost(value)
-        point.time_ns = min(point.time_ns, time_ns)
+        point.cost += cost
+        self._cost += cost
+        if time_ns < point.time_ns:
+            point.time_ns = time_ns
         point.missing.discard(who)
         if not point.waits_for_all and who < OTHER_ROLES and who not in self._usual.get(point.key, _NOBODY)[1]:
             # Somebody unexpected logs the key: the usual contributors are not to be relied on.
@@ -329,7 +344,7 @@ class View:
         counts.emitted += 1
         emitted.time_ns = min(emitted.time_ns, time_ns)
         self._horizon.change(emitted, {used: _remembered(candidates[used]) for used in reduced.used})
-        self._remember_usual(emitted.attempt, emitted.key, frozenset(reduced.used))
+        self._remember_usual(emitted.attempt, emitted.key, emitted.values)
         self._points.append(
             Point(
                 emitted.attempt,
@@ -351,17 +366,20 @@ class View:
         counts.emitted += 1
         self._points.append(Point(number, step, LATE_PREFIX + key, value, time_ns, 1, {rank: 1}))
 
-    def _remember_usual(self, number: int, key: str, contributors: frozenset[int]) -> None:
+    def _remember_usual(self, number: int, key: str, values: Mapping[int, Any]) -> None:
         former = self._usual.get(key)
-        if former is None or former[0] < number or (former[0] == number and former[1] != contributors):
-            self._usual[key] = (number, contributors)
+        if former is None or former[0] < number or (former[0] == number and former[1] != values.keys()):
+            self._usual[key] = (number, frozenset(values))
 
     # Open points
 
     def _add(self, point: OpenPoint) -> None:
         self._open[point.step, point.key] = point
-        self._steps.setdefault(point.step, {})[point.key] = point
-        self._cost += _point_cost(point)
+        keys = self._steps.get(point.step)
+        if keys is None:
+            keys = self._steps[point.step] = {}
+        keys[point.key] = point
+        self._cost += point.cost
 
     def _emit(self, point: OpenPoint) -> None:
         """Take *point* out of the open ones and settle it."""
@@ -370,25 +388,27 @@ class View:
         del keys[point.key]
         if not keys:
             del self._steps[point.step]
-        self._cost -= _point_cost(point)
+        self._cost -= point.cost
         self._settle(point)
 
     def _settle(self, point: OpenPoint) -> None:
         """Reduce *point* to its value, emit it and remember what late values need."""
-        self._remember_usual(point.attempt, point.key, frozenset(point.values))
+        self._remember_usual(point.attempt, point.key, point.values)
         reduced = self._rules.reduce(point.key, point.values)
         if reduced is None:
             return
         for who in reduced.unused:
             self._counts(self._rank_of(who)).filtered += 1
-        contributions: dict[int, int] = {}
-        for who in reduced.used:
-            rank = self._rank_of(who)
-            contributions[rank] = contributions.get(rank, 0) + 1
-            self._counts(rank).emitted += 1
-        kept = {who: _remembered(point.values[who]) for who in reduced.used}
+        used = reduced.used
+        contributions = dict.fromkeys(used, 1) if max(used) < OTHER_ROLES else Counter(map(self._rank_of, used))
+        for rank, values in contributions.items():
+            self.counts[rank].emitted += values
+        if len(used) == len(point.values) and not isinstance(reduced.value, (str, list)):
+            kept = point.values
+        else:
+            kept = {who: _remembered(point.values[who]) for who in used}
         self._horizon.put(EmittedPoint(point.attempt, point.step, point.key, point.time_ns, kept))
-        self._points.append(Point(point.attempt, point.step, point.key, reduced.value, point.time_ns, len(reduced.used), contributions))
+        self._points.append(Point(point.attempt, point.step, point.key, reduced.value, point.time_ns, len(used), contributions))
 
     def _emit_all(self) -> None:
         while self._open:
@@ -441,10 +461,6 @@ def _cost(value: Value) -> int:
     if isinstance(value, str):
         return VALUE_COST + len(value)
     return VALUE_COST * (1 + len(value)) if isinstance(value, list) else VALUE_COST
-
-
-def _point_cost(point: OpenPoint) -> int:
-    return POINT_COST + len(point.key) + sum(map(_cost, point.values.values()))
 
 
 def _remembered(value: Value) -> Value:

@@ -14,7 +14,7 @@ VALUE_COST: Final = 16
 """Bytes that a point and each of its values take in a cursor, generously."""
 
 
-class EmittedPoint(msgspec.Struct, array_like=True):
+class EmittedPoint(msgspec.Struct, array_like=True, gc=False):
     """What a late value needs to know of a point. Text that was emitted is kept as an empty string: only that it was text counts."""
 
     attempt: int
@@ -24,7 +24,6 @@ class EmittedPoint(msgspec.Struct, array_like=True):
     values: dict[int, Any]
     """{contributor: value}"""
 
-    @property
     def cost(self) -> int:
         return POINT_COST + len(self.key) + VALUE_COST * len(self.values)
 
@@ -59,7 +58,7 @@ class Horizon:
             copied = _copy(state)
             self._left = copied.left
             self._points.update(((point.step, point.key), point) for point in copied.points)
-            self._cost = sum(point.cost for point in copied.points)
+            self._cost = sum(point.cost() for point in copied.points)
 
     def state(self) -> HorizonState:
         return _copy(HorizonState(list(self._points.values()), self._left))
@@ -72,9 +71,9 @@ class Horizon:
         """Remember *point*, in place of what was emitted for its step and key before; the oldest points may leave."""
         place = (point.step, point.key)
         if (former := self._points.pop(place, None)) is not None:
-            self._cost -= former.cost
+            self._cost -= former.cost()
         self._points[place] = point
-        self._cost += point.cost
+        self._cost += point.cost()
         while len(self._points) > self._limit or self._cost > self._size:
             self._leave(self._points.popitem(last=False)[1])
 
@@ -91,7 +90,7 @@ class Horizon:
         return step in left.steps or (attempt < left.attempt and step in left.older)
 
     def _leave(self, point: EmittedPoint) -> None:
-        self._cost -= point.cost
+        self._cost -= point.cost()
         left = self._left.get(point.key)
         if left is None:
             left = self._left[point.key] = Left(point.attempt, StepSet(), StepSet())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 Value: TypeAlias = float | int | str | bool | list[Any] | None
 Reduction: TypeAlias = Callable[[Collection[float]], float]
@@ -38,6 +38,8 @@ def mean(numbers: Collection[float]) -> float:
         return math.nan
 
 
+_NUMBERS: Final = frozenset({float, int, bool})
+
 REDUCTIONS: Final[Mapping[str, Reduction]] = {"mean": mean}
 
 
@@ -50,6 +52,8 @@ class Rules:
 
     def reduce(self, key: str, values: Mapping[int, Value]) -> Reduced | None:
         """Merge *values*, ``{contributor: value}``; the lowest contributor is the main one. None when nobody has a value."""
+        if _NUMBERS.issuperset(map(type, values.values())) and values:
+            return Reduced(self.reduction(key)(cast("Collection[float]", values.values())), tuple(values), ())
         present = {who: value for who, value in values.items() if value is not None}
         if not present:
             return None

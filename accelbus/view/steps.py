@@ -15,14 +15,19 @@ class StepSet(msgspec.Struct, array_like=True):
     """Steps as runs ``[first, last, distance]``. Exact up to `RUNS` runs; never forgets a step that was added."""
 
     runs: list[list[int]] = []
+    highest: int | None = None
 
     def __contains__(self, step: int) -> bool:
+        if self.highest is None or step > self.highest:
+            return False
         return any(first <= step <= last and (step - first) % (distance or 1) == 0 for first, last, distance in reversed(self.runs))
 
     def add(self, step: int) -> None:
         """Add one step; cheap when steps come in order."""
         if step in self:
             return
+        if self.highest is None or step > self.highest:
+            self.highest = step
         if self.runs:
             run = self.runs[-1]
             _, last, distance = run
@@ -35,9 +40,11 @@ class StepSet(msgspec.Struct, array_like=True):
         """Add all steps of *other*."""
         for run in other.runs:
             self._append(list(run))
+        if other.highest is not None:
+            self.highest = other.highest if self.highest is None else max(self.highest, other.highest)
 
     def copy(self) -> StepSet:
-        return StepSet([list(run) for run in self.runs])
+        return StepSet([list(run) for run in self.runs], self.highest)
 
     def _append(self, run: list[int]) -> None:
         self.runs.append(run)
