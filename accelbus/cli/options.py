@@ -29,15 +29,18 @@ def find(run: str | None, state_dir: Path) -> RunDir:
     Raises:
         RunNotFoundError: there is none.
     """
+    import os
+
     from accelbus.errors import RunNotFoundError
-    from accelbus.rundir import find_run, list_runs
+    from accelbus.rundir import RunDir, find_run, list_runs
 
     if run is not None:
-        return find_run(run, state_dir)
+        # Absolute, so that `accelbus status .` has a name to show, and commands that are printed work anywhere.
+        return RunDir(os.path.abspath(find_run(run, state_dir).path))
     runs = list_runs(state_dir)
     if not runs:
         raise RunNotFoundError(f"there are no runs in {str(state_dir)!r}; name one, or say where they are with --state-dir")
-    return runs[0]
+    return RunDir(os.path.abspath(runs[0].path))
 
 
 def keep_readers_quiet() -> None:

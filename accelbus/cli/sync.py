@@ -45,39 +45,59 @@ def sync(
 
 
 def _bring_in(run_dir: RunDir) -> None:
-    """Salvage what lies on this node, and close the run when nobody else will."""
+    """Salvage what lies on this node, and close the run when nobody else will: both are the bus process's work while it is there."""
+    from accelbus import host
     from accelbus.aggregator.rescue import close_run, rescue_run
     from accelbus.cli.salvage import describe
     from accelbus.config import Tuning, from_environment
     from accelbus.reader.snapshot import read_snapshot
 
     tuning = from_environment(Tuning)
-    bus_is_there = read_snapshot(run_dir.status_path, tuning=tuning).bus_state in ("running", "silent")
-    for result in rescue_run(run_dir, tuning=tuning):
-        if result.outcome == "failed" or result.events:
-            print(describe(result), file=sys.stderr)
-    if not bus_is_there:
-        close_run(run_dir, tuning=tuning)
+    snapshot = read_snapshot(run_dir.status_path, tuning=tuning)
+    if snapshot.bus_state != "running" or snapshot.bus.host != host.name():
+        for result in rescue_run(run_dir, tuning=tuning):
+            if result.outcome == "failed" or result.events:
+                print(describe(result), file=sys.stderr)
+    if snapshot.bus_state not in ("running", "silent"):
+        closing = close_run(run_dir, tuning=tuning)
+        if not closing.status:
+            print(f"the run stays open: {closing.text}", file=sys.stderr)
 
 
 def _sinks_to_deliver(run_dir: RunDir, to: list[str] | None, *, take_over: bool) -> list[str]:
-    """Return the sinks that are ours to deliver to, and say who has the others."""
+    """Return the sinks that are ours to deliver to, and say why others are not."""
     from accelbus.config import Tuning, from_environment
     from accelbus.delivery.ownership import is_live, read_owner
+
+    tuning = from_environment(Tuning)
+    sinks = []
+    for name in _wanted(run_dir, to):
+        owner = read_owner(run_dir.sink(name))
+        if owner is not None and not take_over and is_live(run_dir.sink(name), owner, tuning=tuning):
+            print(f"{name}: {owner} delivers and is left to it; --take-over replaces it", file=sys.stderr)
+        else:
+            sinks.append(name)
+    return sinks
+
+
+def _wanted(run_dir: RunDir, to: list[str] | None) -> list[str]:
+    """Return the sinks that were asked for, or all of the run's that can be delivered to from here."""
     from accelbus.errors import ConfigurationError
     from accelbus.reader.audit import sinks_of
     from accelbus.tracking import resolve
 
-    names = to or sinks_of(run_dir, run_dir.read_record())
+    if to:
+        return list(resolve(to))
+    names = sinks_of(run_dir, run_dir.read_record())
     if not names:
         raise ConfigurationError(f"run {run_dir.run_id!r} has no tracker to deliver to; name one with --to")
-    sinks = []
-    for name in resolve(names):
-        owner = read_owner(run_dir.sink(name))
-        if owner is not None and not take_over and is_live(run_dir.sink(name), owner, tuning=from_environment(Tuning)):
-            print(f"{name}: {owner} delivers and is left to it; --take-over replaces it", file=sys.stderr)
-        else:
-            sinks.append(name)
+    sinks: list[str] = []
+    for name in names:
+        try:
+            sinks += resolve(name)
+        except ConfigurationError as error:
+            # Not installed on this machine, for example; the others are delivered to.
+            print(f"{name}: {error}", file=sys.stderr)
     return sinks
 
 

@@ -60,6 +60,17 @@ def test_an_unknown_tracker_is_refused_before_anything_is_done(quick_job, accelb
     assert not (quick_job.run_dir / "sinks" / "tensorbord").exists()
 
 
+def test_a_tracker_that_is_not_installed_here_does_not_keep_the_others_waiting(quick_job, accelbus):
+    """It is said, and still owed."""
+    quick_job.run(LOG_200, ACCELBUS_MODE="offline")
+    (record := quick_job.run_dir / "run.json").write_text(json.dumps({**json.loads(record.read_text()), "sinks": ["elsewhere", "jsonl"]}))
+    printed = accelbus("sync", "job")
+    assert printed.code == 1
+    assert "elsewhere: unknown tracker 'elsewhere'" in printed.err
+    assert printed.lines[0].startswith("elsewhere: 200 values owed, 0 lost")
+    assert printed.lines[1].startswith("jsonl: finished, 0 lost")
+
+
 def test_a_run_without_trackers_asks_for_one(quick_job, accelbus):
     """There is nothing to deliver to."""
     quick_job.run(LOG_200, ACCELBUS_MODE="offline", ACCELBUS_LOG_WITH="")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from accelbus.delivery.status import RankCounts, SinkStatus, write_status
+from accelbus.reader.report import BusReport, RankReport, RankValues, Report, SinkReport
 from tests.support.runs import HandRun, finished_run
 
 
@@ -121,6 +123,15 @@ def test_a_run_without_trackers_says_so(accelbus, tmp_path):
     assert accelbus("status", run.path).out.splitlines()[0] == f"no trackers; 0 lost, {run.path}"
 
 
+def test_a_path_may_be_where_one_stands(accelbus, tmp_path, monkeypatch):
+    """`accelbus status .` has a name and commands to show."""
+    run = finished_run(tmp_path)
+    monkeypatch.chdir(run.path)
+    out = accelbus("status", ".").out
+    assert f"deliver the rest with: accelbus sync {run.path}" in out
+    assert "\nhand: finished" in out
+
+
 def test_without_a_name_it_is_about_the_newest_run(accelbus, tmp_path):
     """Of the state directory."""
     for number, name in enumerate(("old", "new", "older")):
@@ -171,3 +182,10 @@ def test_json_is_one_document_with_documented_names(accelbus, tmp_path):
         "journal": 10, "read": 10, "delivered": 10, "pending": 0, "filtered": 0, "superseded": 0, "dead_lettered": 0, "late": 0,
     }  # fmt: skip
     assert (document["version"], document["balanced"], document["lost"]) == (1, True, 0)
+
+
+def test_every_name_in_the_json_is_documented():
+    """In the reference page of the command line."""
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text()
+    names = {name for table in (Report, BusReport, RankReport, SinkReport, RankValues) for name in table.__struct_fields__}
+    assert {name for name in names if f"`{name}`" not in page and f'"{name}"' not in page} == set()
