@@ -117,7 +117,8 @@ class SegmentReader:
         # Asked before the file is opened: whatever is read after a later segment exists is all there will ever be.
         later = self._later(self.position.segment)
         try:
-            descriptor = os.open(self._path(self.position.segment), os.O_RDONLY | os.O_CLOEXEC)
+            # O_NONBLOCK: a named pipe with a segment's name must not stop a reader for ever.
+            descriptor = os.open(self._path(self.position.segment), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             # Nothing there yet, or pruned.
             if later := later or self._listed_after(self.position.segment):

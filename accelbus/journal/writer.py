@@ -56,16 +56,27 @@ class JournalWriter:
         directory: ``<run>/journal/<writer>``; its name is the writer's name.
         tuning: ``segment_bytes`` is used.
         clock: wall clock in nanoseconds.
+        monotonic: how time passes while the wall clock is set back.
         local: False on a network file system, where a failed write may speak of an earlier one: everything unsynced is then
             written again, as after a failed sync.
     """
 
-    def __init__(self, directory: Path, *, tuning: Tuning, clock: Callable[[], int] = time.time_ns, local: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tuning: Tuning,
+        clock: Callable[[], int] = time.time_ns,
+        monotonic: Callable[[], int] = time.monotonic_ns,
+        local: bool = True,
+    ) -> None:
         self.directory = directory
         self._segment_bytes = tuning.segment_bytes
         self._clock = clock
+        self._monotonic = monotonic
         self._local = local
         self._received_ns = 0
+        self._received_at_ns = 0
         self._number = 0
         self._closed = False
         self._mark = 0
@@ -200,7 +211,7 @@ class JournalWriter:
 
     def _write(self, frames: Sequence[bytes]) -> None:
         # Taken before the bytes move: a row that got into the file although its call failed has this time, and none after it may be older.
-        self._received_ns = max(self._clock(), self._received_ns)
+        self._received_ns = self._now_ns()
         for rows, size in _batches(frames, self._received_ns, self._segment_bytes):
             segment = self._with_room_for(size)
             before = segment.size
@@ -213,6 +224,15 @@ class JournalWriter:
             finally:
                 self._bytes += segment.size - before
 
+    def _now_ns(self) -> int:
+        """Return a time that neither steps back nor stands still: while the clock is behind, time passes as it does."""
+        now, steady = self._clock(), self._monotonic()
+        if now < self._received_ns:
+            # Until the clock has caught up, whatever waits for journal time to pass would wait, too.
+            now = self._received_ns + steady - self._received_at_ns
+        self._received_at_ns = steady
+        return now
+
     def _with_room_for(self, size: int) -> _Segment:
         segment = self._current
         if segment is not None and (segment.broken or (segment.has_rows and segment.size + size > self._segment_bytes)):
@@ -223,6 +243,7 @@ class JournalWriter:
         return segment
 
     def _create(self) -> _Segment:
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self._number:
             self._claim_directory()
         try:
@@ -239,7 +260,6 @@ class JournalWriter:
         return segment
 
     def _claim_directory(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         taken = next((name for name in os.listdir(self.directory) if layout.segment_number(name) is not None), None)
         if taken is not None:
             raise FileExistsError(errno.EEXIST, "the directory belongs to another journal writer", str(self.directory / taken))
@@ -295,14 +315,15 @@ class JournalWriter:
 class _Segment:
     """An open segment file. ``size`` counts whole rows only."""
 
-    def __init__(self, descriptor: int, number: int, header_bytes: int) -> None:
+    def __init__(self, descriptor: int, path: Path, number: int) -> None:
         self.number = number
-        self.size = header_bytes
+        self.size = 0
         self.synced_size = 0
         self.broken = False
         """No row may follow: it is not known where the file ends."""
         self._descriptor = descriptor
-        self._header_bytes = header_bytes
+        self._header_bytes = 0
+        self._name = str(path)
 
     @classmethod
     def create(cls, directory: Path, number: int, created_ns: int) -> _Segment:
@@ -312,7 +333,7 @@ class _Segment:
         )
         path = directory / layout.segment_name(number)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        segment = cls(descriptor, number, 0)
+        segment = cls(descriptor, path, number)
         try:
             segment.write([header], len(header))
         except OSError:
@@ -359,11 +380,17 @@ class _Segment:
                 self.broken = True
 
     def sync(self) -> None:
-        """Wait until the file is on disk."""
+        """Wait until the file is on disk.
+
+        Raises:
+            OSError: it is not; that includes a file which somebody removed.
+        """
         if hasattr(os, "fdatasync"):
             os.fdatasync(self._descriptor)
         else:
             os.fsync(self._descriptor)
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the segment was removed while it was written", self._name)
 
     def close(self) -> None:
         # An error here speaks of data that a sync has confirmed, or that is written again elsewhere.

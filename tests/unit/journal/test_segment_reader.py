@@ -319,7 +319,7 @@ def test_an_empty_segment_is_no_damage(segment):
 
 def test_pruned_segments_are_stepped_over(tmp_path):
     """Old segments may be removed before or while a reader is there; it goes on with the first one that is left."""
-    written(tmp_path / "w", *frames(*((n, n) for n in range(1, 7))), tuning=Tuning(segment_bytes=10))
+    written(tmp_path / "w", *frames(*((n, n) for n in range(1, 7))), tuning=Tuning(segment_bytes=10)).close()
     reader = reader_of(tmp_path / "w")
     assert ranges_of(reader.read(1)) == [(1, 1)]
     for path in segments(tmp_path / "w")[:3]:
@@ -330,7 +330,7 @@ def test_pruned_segments_are_stepped_over(tmp_path):
 
 def test_a_missing_number_in_between_is_found_out(tmp_path):
     """Numbers are dense, but a reader that waits for the next one looks into the directory now and then."""
-    written(tmp_path / "w", *frames(*((n, n) for n in range(1, 5))), tuning=Tuning(segment_bytes=10))
+    written(tmp_path / "w", *frames(*((n, n) for n in range(1, 5))), tuning=Tuning(segment_bytes=10)).close()
     segments(tmp_path / "w")[1].unlink()
     clock = Clock()
     reader = reader_of(tmp_path / "w", monotonic=clock.monotonic)
@@ -353,6 +353,17 @@ def test_a_file_that_cannot_be_read_now_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", real)
     assert read_all(reader) == [(1, 1), (2, 2)]
     assert dict(reader.corrupt) == {"unreadable": 2}
+
+
+def test_a_pipe_under_a_segments_name_stops_nobody(tmp_path):
+    """Opening it does not block; it is counted like any file that cannot be read."""
+    (tmp_path / "w").mkdir()
+    os.mkfifo(tmp_path / "w" / layout.segment_name(1))
+    reader = reader_of(tmp_path / "w")
+    assert (reader.read(1000), dict(reader.corrupt)) == ([], {"unreadable": 1})
+    next_segment(tmp_path / "w", (5, 5))
+    reader.closed = True
+    assert read_all(reader) == [(5, 5)]
 
 
 def test_a_reader_that_does_not_come_back_passes_what_it_cannot_read(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -98,16 +99,17 @@ def test_a_segment_says_who_wrote_it(tmp_path):
     assert info.boot_id
 
 
-def test_receive_times_never_go_back(tmp_path):
-    """The clock is set back an hour: the journal's time stands still meanwhile."""
-    clock = Clock(5000)
-    writer = written(tmp_path / "w", *frames((1, 1)), clock=clock)
-    clock.advance(-3600)
-    writer.append(frames((2, 2)))
-    clock.advance(3601)
-    writer.append(frames((3, 3)))
+def test_receive_times_never_go_back_and_never_stand_still(tmp_path):
+    """The clock is set back an hour and later forth again: whatever waits for journal time to pass does not wait an hour."""
+    clock, steady = Clock(5000), Clock(0)
+    writer = JournalWriter(tmp_path / "w", tuning=TUNING, clock=clock, monotonic=steady)
+    for number, (seconds, set_by) in enumerate([(0, 0), (5, -3600), (10, 0), (1, 3600), (1, 3600)], start=1):
+        steady.advance(seconds)
+        clock.advance(seconds + set_by)
+        writer.append(frames((number, number)))
     rows = SegmentReader(tmp_path / "w", tuning=TUNING).read(2**20)
-    assert [row.received_ns // 10**9 for row in rows] == [5000, 5000, 5001]
+    assert [row.received_ns // 10**9 for row in rows] == [5000, 5005, 5015, 5016, 8617]
+    writer.close()
 
 
 def test_segments_are_rolled_and_no_row_spans_two(tmp_path):
@@ -368,6 +370,18 @@ def test_a_name_that_cannot_be_made_durable_is_a_failed_sync(tmp_path, monkeypat
         writer.sync()
     assert writer.synced_mark == 0
     assert writer.sync() == 1
+
+
+def test_a_run_directory_that_is_removed_under_the_writer(tmp_path):
+    """What is not synced yet is written into a new directory; what was synced is gone with the old one, and the error says so."""
+    writer = written(tmp_path / "journal" / "w", *frames((1, 1)))
+    writer.sync()
+    writer.append(frames((2, 2)))
+    shutil.rmtree(tmp_path / "journal")
+    with pytest.raises(FileNotFoundError, match="removed"):
+        writer.sync()
+    assert writer.append(frames((3, 3))) == 3
+    assert (writer.sync(), stored(tmp_path / "journal" / "w")) == (3, [(2, 2), (3, 3)])
 
 
 def test_appending_goes_on_while_a_sync_waits_for_the_disk(tmp_path, monkeypatch):
