@@ -28,6 +28,9 @@ from accelbus.rundir import RunDir
 
 _log = logging.getLogger(__name__)
 _ENDED = frozenset({"finished", "dead", "lost"})
+_STRANGERS_AGE = 60.0
+"""Seconds from the making of a spool on in which its own bus process may still be starting. It must find the spool: it would not know of
+its ranks otherwise, and never close the run."""
 _encode = msgspec.msgpack.Encoder().encode
 
 Outcome: TypeAlias = Literal["rescued", "alive", "busy", "failed"]
@@ -60,15 +63,20 @@ class Closing(NamedTuple):
     """Why not."""
 
 
-def rescue_run(run_dir: RunDir, *, tuning: Tuning) -> list[Rescued]:
+def rescue_run(run_dir: RunDir, *, tuning: Tuning, min_age: float = 0.0) -> list[Rescued]:
     """Bring in the spools on this node that belong to *run_dir* and whose producers are gone. Safe to repeat, and beside a bus process.
 
     Blocking: reads the rings, and the journal when there is something to bring in.
 
+    Args:
+        run_dir: of the run.
+        tuning: sizes of frames and segments.
+        min_age: seconds; younger spools are left alone.
+
     Raises:
         OSError: the journal cannot be written; the spools stay as they are.
     """
-    found = _spools_of(run_dir, tuning)
+    found = _spools_of(run_dir, tuning, min_age)
     return _rescue(found, run_dir, tuning) if found else []
 
 
@@ -82,13 +90,12 @@ def rescue_strangers(run_paths: Iterable[Path], *, tuning: Tuning) -> None:
         if not (path / "journal").is_dir():
             continue
         try:
-            rescued = rescue_run(RunDir(path), tuning=tuning)
+            rescued = rescue_run(RunDir(path), tuning=tuning, min_age=_STRANGERS_AGE)
         except (OSError, SpoolError) as error:
             _log.warning("the spools of run %s cannot be brought in: %s", path.name, error)
         else:
-            _log.info(
-                "brought in %d events that killed ranks of run %s had left on this node", sum(one.events for one in rescued), path.name
-            )
+            if events := sum(one.events for one in rescued):
+                _log.info("brought in %d events that killed ranks of run %s had left on this node", events, path.name)
 
 
 def rescue_paths(paths: Iterable[Path], *, state_dir: Path, tuning: Tuning) -> list[Rescued]:
@@ -290,7 +297,7 @@ def _home_of(found: Found, state_dir: Path) -> Path:
     return home
 
 
-def _spools_of(run_dir: RunDir, tuning: Tuning) -> list[Found]:
+def _spools_of(run_dir: RunDir, tuning: Tuning, min_age: float = 0.0) -> list[Found]:
     found = []
     for path in spool_files(run_dir.path, tuning):
         try:
@@ -298,7 +305,7 @@ def _spools_of(run_dir: RunDir, tuning: Tuning) -> list[Found]:
         except (SpoolError, OSError) as error:
             _log.debug("%s is not a spool yet, or no more: %s", path, error)
             continue
-        if is_of_run(spool.hello, run_dir.path):
+        if is_of_run(spool.hello, run_dir.path) and time.time() - os.fstat(spool.descriptor).st_mtime >= min_age:
             found.append(spool)
         else:
             os.close(spool.descriptor)

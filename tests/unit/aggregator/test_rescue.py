@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from accelbus import host
-from accelbus.aggregator.rescue import close_run, rescue_paths, rescue_run
+from accelbus.aggregator.rescue import close_run, rescue_paths, rescue_run, rescue_strangers
 from accelbus.reader.audit import audit
 from accelbus.rundir import RunDir
 from tests.support.runs import HandRun, finished_run
@@ -93,6 +93,17 @@ def test_spools_of_other_runs_are_not_touched(tmp_path):
     assert rescued(mine) == []
     assert path.exists()
     assert [one.rank for one in rescued(other)] == [0]
+
+
+def test_strangers_leave_a_young_spool_to_its_own_bus_process(run):
+    """That one may be starting right now, and learns of its ranks by their spools."""
+    path = run.producer().log(3).spool()
+    rescue_strangers([run.path], tuning=run.tuning)
+    assert path.exists()
+    os.utime(path, (0, 0))
+    rescue_strangers([run.path, run.path.parent / "deleted"], tuning=run.tuning)
+    assert not path.exists()
+    assert audit(run.dir).producers[0].journal == 4
 
 
 def test_spools_that_only_the_bus_process_knew_of_are_found(run, tmp_path):
