@@ -17,25 +17,25 @@ after that it becomes a point ``late/<key>`` of its own. Either way it is counte
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from accelbus.config import Tuning
 from accelbus.events import TRAINER, Metrics, ProducerJoined, ProducerState, RunClosed, RunEnd, RunStart
-from accelbus.view.horizon import POINT_COST, VALUE_COST, EmittedPoint, Horizon, HorizonState
+from accelbus.view.contributors import OTHER_ROLES, Contributors, ContributorsState
+from accelbus.view.horizon import EmittedPoint, Horizon, HorizonState
+from accelbus.view.opened import OpenPoint, OpenPoints, new_cost
 from accelbus.view.ranks import Attempt
 from accelbus.view.rules import Rules, Value
+from accelbus.view.usual import Usual, UsualState
 
 if TYPE_CHECKING:
     from accelbus.journal.merge import Item
 
 LATE_PREFIX: Final = "late/"
 NANOSECONDS: Final = 1_000_000_000
-OTHER_ROLES: Final = 1 << 40
-"""Contributors from here on are producers of other roles than trainer: they come after every rank."""
 
 
 class Point(NamedTuple):
@@ -66,33 +66,6 @@ class Counts(msgspec.Struct, array_like=True):
     """Came after its point was emitted; counted beside the others, not one of them."""
 
 
-class OpenPoint(msgspec.Struct, array_like=True, gc=False):
-    """Values that wait for more ranks."""
-
-    attempt: int
-    step: int
-    key: str
-    first_ns: int
-    """View time of the first value."""
-    time_ns: int
-    values: dict[int, Any]
-    """{contributor: value}"""
-    missing: set[int]
-    """Ranks it waits for."""
-    waits_for_all: bool
-    """Whether those are all that may still log at the step, instead of the key's usual contributors."""
-    cost: int
-    """Bytes it takes in a cursor."""
-
-
-class AutoSteps(msgspec.Struct, array_like=True):
-    """Steps of a producer that never gives one: its calls are counted, on and on over attempts."""
-
-    last: int = -1
-    bases: dict[int, int] = {}
-    """{attempt: what is added to its count}"""
-
-
 class ViewState(msgspec.Struct, array_like=True):
     """Snapshot of a `View`: all it needs to go on."""
 
@@ -100,42 +73,40 @@ class ViewState(msgspec.Struct, array_like=True):
     attempt: Attempt | None = None
     open: list[OpenPoint] = []
     horizon: HorizonState = msgspec.field(default_factory=HorizonState)
-    usual: dict[str, tuple[int, list[int]]] = {}
-    auto: dict[int, AutoSteps] = {}
-    others: list[tuple[str, int]] = []
+    usual: UsualState = msgspec.field(default_factory=UsualState)
+    contributors: ContributorsState = msgspec.field(default_factory=ContributorsState)
     counts: dict[int, Counts] = {}
     forced: int = 0
 
 
 class View:
-    """Merge ranks. `feed` items in journal order and deliver the points it returns."""
+    """Merge ranks. `feed` items in journal order and deliver the points it returns.
+
+    Args:
+        rules: how values are reduced.
+        state: of a former view, to go on from; it is copied.
+        tuning: ``late_after``, ``late_horizon_points`` and ``view_bytes`` are used.
+    """
 
     def __init__(self, rules: Rules, state: ViewState | None = None, *, tuning: Tuning) -> None:
-        # Through bytes: neither side may change the other's dictionaries, and a fresh state costs nothing.
-        state = _decode(_encode(state)) if state is not None else ViewState()
+        state = _copy(state or ViewState())
         self._rules = rules
         self._late_after_ns = int(tuning.late_after * NANOSECONDS)
         self._size = tuning.view_bytes
         self._now_ns = state.now_ns
         self._attempt = state.attempt
+        """The newest one; older attempts hold nothing."""
         self._horizon = Horizon(tuning.late_horizon_points, tuning.view_bytes, state.horizon)
-        self._usual = {key: (attempt, frozenset(usual)) for key, (attempt, usual) in state.usual.items()}
-        self._auto = state.auto
-        self._others = state.others
-        self._other_index = {other: OTHER_ROLES + index for index, other in enumerate(state.others)}
-        self._points: list[Point] = []
-        self._cost = 0
-        # {(step, key): point}, oldest first: deadlines are met from the front. All belong to the newest attempt: nothing waits for
-        # an older one's ranks.
-        self._open: OrderedDict[tuple[int, str], OpenPoint] = OrderedDict()
+        self._usual = Usual(state.usual)
+        self._contributors = Contributors(state.contributors)
+        self._open = OpenPoints()
+        for point in state.open:
+            self._open.add(point)
         self._awaited_in_event: dict[frozenset[int] | None, frozenset[int]] = {}
-        # {step: {key: point}}
-        self._steps: dict[int, dict[str, OpenPoint]] = {}
+        self._points: list[Point] = []
         self.counts: dict[int, Counts] = state.counts
         self.forced = state.forced
         """Points emitted only because too much was open."""
-        for point in state.open:
-            self._add(point)
 
     def feed(self, items: Iterable[Item]) -> list[Point]:
         """Apply *items* and return the points that became ready, in the order in which they did."""
@@ -156,31 +127,29 @@ class View:
 
     def state(self) -> ViewState:
         """Return a snapshot that shares nothing with this view."""
-        usual = {key: (attempt, sorted(ranks)) for key, (attempt, ranks) in self._usual.items()}
         state = ViewState(
             now_ns=self._now_ns,
             attempt=self._attempt,
-            open=list(self._open.values()),
-            usual=usual,
-            auto=self._auto,
-            others=self._others,
+            open=list(self._open),
+            horizon=self._horizon.state(),
+            usual=self._usual.state(),
+            contributors=self._contributors.state,
             counts=self.counts,
             forced=self.forced,
-            horizon=self._horizon.state(),
         )
-        return _decode(_encode(state))
+        return _copy(state)
 
     def pending(self) -> dict[int, int]:
         """Return {rank: values in open points}."""
         pending: dict[int, int] = {}
-        for point in self._open.values():
+        for point in self._open:
             for who, value in point.values.items():
                 if value is not None:
-                    rank = self._rank_of(who)
+                    rank = self._contributors.rank(who)
                     pending[rank] = pending.get(rank, 0) + 1
         return pending
 
-    # What items do
+    # What items say about time and ranks
 
     def _pass_time(self, now_ns: int) -> None:
         """Emit what its deadline has passed for by *now_ns*."""
@@ -189,8 +158,8 @@ class View:
         if attempt is not None and not attempt.complete and now_ns >= attempt.since_ns + self._late_after_ns:
             unseen = attempt.unseen()
             attempt.complete = True
-            self._release(unseen, list(self._open.values()))
-        while self._open and (point := next(iter(self._open.values()))).first_ns + self._late_after_ns <= now_ns:
+            self._release(unseen, list(self._open))
+        while (point := self._open.oldest()) is not None and point.first_ns + self._late_after_ns <= now_ns:
             self._emit(point)
 
     def _apply_other(self, item: Item) -> None:
@@ -223,42 +192,20 @@ class View:
         """A producer is gone, done or silent: nothing waits for it."""
         attempt = self._attempt
         if item.role == TRAINER and attempt is not None and item.attempt == attempt.number and attempt.leave(item.rank, producer):
-            self._release((item.rank,), list(self._open.values()))
+            self._release((item.rank,), list(self._open))
 
-    def _apply_metrics(self, item: Item, event: Metrics) -> None:
-        rank, number = item.rank, item.attempt
-        counts = self._counts(rank)
-        counts.read += len(event.values)
-        who = rank if item.role == TRAINER and rank >= 0 else self._other(item.role, rank)
-        step = event.step if event.step is not None else self._auto_step(who, number, event.auto_step)
-        attempt = self._attempt
-        if who == rank:
-            if attempt is None or number > attempt.number or (number == attempt.number and rank not in attempt.seen):
-                self._hear(item, item.producer, item.role, 0)
-                attempt = self._attempt
-            assert attempt is not None
-            if number == attempt.number:
-                self._reach(attempt, rank, step)
-        self._awaited_in_event.clear()
-        for key, value in event.values.items():
-            self._apply_value(number, step, key, who, counts, value, event.time_ns)
-        if self._cost > self._size:
-            self._force()
-
-    def _reach(self, attempt: Attempt, rank: int, step: int) -> None:
-        """*rank* has come to *step*: points before it wait for it no longer."""
+    def _reach(self, item: Item, step: int) -> None:
+        """A rank has come to *step*: points before it wait for it no longer."""
+        attempt, rank = self._attempt, item.rank
+        if attempt is None or item.attempt > attempt.number or (item.attempt == attempt.number and rank not in attempt.seen):
+            self._hear(item, item.producer, item.role, 0)
+            attempt = self._attempt
+        if attempt is None or item.attempt != attempt.number:
+            return
         before = attempt.reached.get(rank)
-        if before is not None and step <= before:
-            return
-        attempt.reached[rank] = step
-        if not self._steps:
-            return
-        if before is not None and step - before < len(self._steps):
-            passed = [skipped for skipped in range(before, step) if skipped in self._steps]
-        else:
-            passed = sorted(skipped for skipped in self._steps if skipped < step)
-        for skipped in passed:
-            self._release((rank,), list(self._steps[skipped].values()))
+        if before is None or step > before:
+            attempt.reached[rank] = step
+            self._release((rank,), self._open.between(before, step))
 
     def _release(self, ranks: Iterable[int], points: list[OpenPoint]) -> None:
         """Let *points* wait for *ranks* no longer; emit those now ready."""
@@ -267,40 +214,59 @@ class View:
             if not point.missing:
                 self._emit(point)
 
-    def _apply_value(self, number: int, step: int, key: str, who: int, counts: Counts, value: Value, time_ns: int) -> None:
-        point = self._open.get((step, key))
-        if point is not None and point.attempt == number:
-            self._contribute(point, who, counts, value, time_ns)
-            return
-        emitted = self._horizon.get(step, key)
-        if emitted is not None and emitted.attempt > number:
-            counts.superseded += 1
-        elif emitted is not None and emitted.attempt == number:
-            self._change(emitted, who, counts, value, time_ns)
-        elif emitted is None and self._horizon.has_left(number, step, key):
-            self._emit_apart(number, step, key, counts, value, time_ns, self._rank_of(who))
-        else:
-            self._begin(number, step, key, who, counts, value, time_ns)
+    # What values do
 
-    def _begin(self, number: int, step: int, key: str, who: int, counts: Counts, value: Value, time_ns: int) -> None:
+    def _apply_metrics(self, item: Item, event: Metrics) -> None:
+        attempt = item.attempt
+        counts = self._counts(item.rank)
+        counts.read += len(event.values)
+        who = self._contributors.number(item.role, item.rank)
+        step = event.step if event.step is not None else self._contributors.auto_step(who, attempt, event.auto_step)
+        if who < OTHER_ROLES:
+            self._reach(item, step)
+        self._awaited_in_event.clear()
+        for key, value in event.values.items():
+            if value is None:
+                counts.filtered += 1
+            point = self._open.get(step, key)
+            if point is not None and point.attempt == attempt:
+                self._contribute(point, who, counts, value, event.time_ns)
+            else:
+                self._apply_value(attempt, step, key, who, counts, value, event.time_ns)
+        if self._open.cost > self._size:
+            self._force()
+
+    def _apply_value(self, attempt: int, step: int, key: str, who: int, counts: Counts, value: Value, time_ns: int) -> None:
+        """Take a value that no open point waits for."""
+        emitted = self._horizon.get(step, key)
+        if emitted is None:
+            if self._horizon.has_left(attempt, step, key):
+                self._emit_apart(Point(attempt, step, LATE_PREFIX + key, value, time_ns, 1, {self._contributors.rank(who): 1}), counts)
+            else:
+                self._begin(attempt, step, key, who, value, time_ns)
+        elif emitted.attempt < attempt:
+            self._begin(attempt, step, key, who, value, time_ns)
+        elif emitted.attempt == attempt:
+            self._change(emitted, who, counts, value, time_ns)
+        elif value is not None:
+            counts.superseded += 1
+
+    def _begin(self, number: int, step: int, key: str, who: int, value: Value, time_ns: int) -> None:
         """Open a point with its first value, or emit it if nobody else can contribute."""
-        if value is None:
-            counts.filtered += 1
         missing: set[int] = set()
-        waits_for_all = True
+        waits_for_all = False
         attempt = self._attempt
         if attempt is not None and number == attempt.number:
-            of, usual = self._usual.get(key, _NOBODY)
-            waits_for_all = of != number or who not in usual
-            if not waits_for_all:
+            usual = self._usual.get(key, number)
+            if who in usual:
                 missing = self._awaited(attempt, step, usual)
             elif who < OTHER_ROLES:
+                waits_for_all = True
                 missing = self._awaited(attempt, step, None)
             missing.discard(who)
-        cost = POINT_COST + len(key) + _cost(value)
-        point = OpenPoint(number, step, key, self._now_ns, time_ns, {who: value}, missing, waits_for_all, cost)
+        point = OpenPoint(number, step, key, self._now_ns, time_ns, {who: value}, missing, waits_for_all, new_cost(key, value))
         if missing:
-            self._add(point)
+            self._open.add(point)
         else:
             self._settle(point)
 
@@ -313,19 +279,11 @@ class View:
 
     def _contribute(self, point: OpenPoint, who: int, counts: Counts, value: Value, time_ns: int) -> None:
         """Take a value into an open point; the rank's last one counts."""
-        if value is None:
-            counts.filtered += 1
-        cost = _cost(value)
-        if (former := point.values.get(who)) is not None:
+        if self._open.put(point, who, value) is not None:
             counts.superseded += 1
-            cost -= _cost(former)
-        point.values[who] = value
-        point.cost += cost
-        self._cost += cost
-        if time_ns < point.time_ns:
-            point.time_ns = time_ns
+        point.time_ns = min(point.time_ns, time_ns)
         point.missing.discard(who)
-        if not point.waits_for_all and who < OTHER_ROLES and who not in self._usual.get(point.key, _NOBODY)[1]:
+        if not point.waits_for_all and who < OTHER_ROLES and who not in self._usual.get(point.key, point.attempt):
             # Somebody unexpected logs the key: the usual contributors are not to be relied on.
             point.waits_for_all = True
             assert self._attempt is not None
@@ -336,95 +294,66 @@ class View:
     def _change(self, emitted: EmittedPoint, who: int, counts: Counts, value: Value, time_ns: int) -> None:
         """Emit a point again with a value that came late."""
         counts.late += 1
+        if value is None:
+            return
         candidates = {**emitted.values, who: value}
-        reduced = self._rules.reduce(emitted.key, candidates) if value is not None else None
+        reduced = self._rules.reduce(emitted.key, candidates)
         if reduced is None or who not in reduced.used:
             counts.filtered += 1
             return
         counts.emitted += 1
         emitted.time_ns = min(emitted.time_ns, time_ns)
         self._horizon.change(emitted, {used: _remembered(candidates[used]) for used in reduced.used})
-        self._remember_usual(emitted.attempt, emitted.key, emitted.values)
-        self._points.append(
-            Point(
-                emitted.attempt,
-                emitted.step,
-                emitted.key,
-                reduced.value,
-                emitted.time_ns,
-                len(reduced.used),
-                {self._rank_of(who): 1},
-            )
-        )
+        self._usual.remember(emitted.key, emitted.attempt, emitted.values.keys())
+        contributions = {self._contributors.rank(who): 1}
+        place = (emitted.attempt, emitted.step, emitted.key)
+        self._points.append(Point(*place, reduced.value, emitted.time_ns, len(reduced.used), contributions))
 
-    def _emit_apart(self, number: int, step: int, key: str, counts: Counts, value: Value, time_ns: int, rank: int) -> None:
+    def _emit_apart(self, point: Point, counts: Counts) -> None:
         """Emit a value whose point can no longer change under a key of its own."""
         counts.late += 1
-        if value is None:
-            counts.filtered += 1
-            return
-        counts.emitted += 1
-        self._points.append(Point(number, step, LATE_PREFIX + key, value, time_ns, 1, {rank: 1}))
+        if point.value is not None:
+            counts.emitted += 1
+            self._points.append(point)
 
-    def _remember_usual(self, number: int, key: str, values: Mapping[int, Any]) -> None:
-        former = self._usual.get(key)
-        if former is None or former[0] < number or (former[0] == number and former[1] != values.keys()):
-            self._usual[key] = (number, frozenset(values))
-
-    # Open points
-
-    def _add(self, point: OpenPoint) -> None:
-        self._open[point.step, point.key] = point
-        keys = self._steps.get(point.step)
-        if keys is None:
-            keys = self._steps[point.step] = {}
-        keys[point.key] = point
-        self._cost += point.cost
+    # What becomes of points
 
     def _emit(self, point: OpenPoint) -> None:
         """Take *point* out of the open ones and settle it."""
-        del self._open[point.step, point.key]
-        keys = self._steps[point.step]
-        del keys[point.key]
-        if not keys:
-            del self._steps[point.step]
-        self._cost -= point.cost
+        self._open.remove(point)
         self._settle(point)
 
     def _settle(self, point: OpenPoint) -> None:
         """Reduce *point* to its value, emit it and remember what late values need."""
-        self._remember_usual(point.attempt, point.key, point.values)
-        reduced = self._rules.reduce(point.key, point.values)
+        attempt, step, key, values = point.attempt, point.step, point.key, point.values
+        self._usual.remember(key, attempt, values.keys())
+        reduced = self._rules.reduce(key, values)
         if reduced is None:
             return
-        for who in reduced.unused:
-            self._counts(self._rank_of(who)).filtered += 1
-        used = reduced.used
-        contributions = dict.fromkeys(used, 1) if max(used) < OTHER_ROLES else Counter(map(self._rank_of, used))
-        for rank, values in contributions.items():
-            self.counts[rank].emitted += values
-        if len(used) == len(point.values) and not isinstance(reduced.value, (str, list)):
-            kept = point.values
-        else:
-            kept = {who: _remembered(point.values[who]) for who in used}
-        self._horizon.put(EmittedPoint(point.attempt, point.step, point.key, point.time_ns, kept))
-        self._points.append(Point(point.attempt, point.step, point.key, reduced.value, point.time_ns, len(used), contributions))
+        value, used, unused = reduced
+        for who in unused:
+            self._counts(self._contributors.rank(who)).filtered += 1
+        contributions = self._contributors.per_rank(used)
+        for rank, number in contributions.items():
+            self.counts[rank].emitted += number
+        if len(used) != len(values) or isinstance(value, (str, list)):
+            values = {who: _remembered(values[who]) for who in used}
+        self._horizon.put(EmittedPoint(attempt, step, key, point.time_ns, values))
+        self._points.append(Point(attempt, step, key, value, point.time_ns, len(used), contributions))
 
     def _emit_all(self) -> None:
-        while self._open:
-            self._emit(next(iter(self._open.values())))
+        while (point := self._open.oldest()) is not None:
+            self._emit(point)
 
     def _force(self) -> None:
         """Emit the oldest points until the rest fits its bound."""
-        while self._open and self._cost > self._size:
-            self._emit(next(iter(self._open.values())))
+        while self._open.cost > self._size and (point := self._open.oldest()) is not None:
+            self._emit(point)
             self.forced += 1
 
     def _take(self) -> list[Point]:
         points, self._points = self._points, []
         return points
-
-    # Contributors
 
     def _counts(self, rank: int) -> Counts:
         counts = self.counts.get(rank)
@@ -432,44 +361,18 @@ class View:
             counts = self.counts[rank] = Counts()
         return counts
 
-    def _other(self, role: str, rank: int) -> int:
-        other = (role, rank)
-        index = self._other_index.get(other)
-        if index is None:
-            index = self._other_index[other] = OTHER_ROLES + len(self._others)
-            self._others.append(other)
-        return index
-
-    def _rank_of(self, who: int) -> int:
-        return who if who < OTHER_ROLES else self._others[who - OTHER_ROLES][1]
-
-    def _auto_step(self, who: int, number: int, count: int) -> int:
-        auto = self._auto.get(who)
-        if auto is None:
-            auto = self._auto[who] = AutoSteps(-1, {})
-        base = auto.bases.get(number)
-        if base is None:
-            newer = not auto.bases or number > max(auto.bases)
-            # A count may start at 0 or at 1; either way the first call of an attempt follows the last of the one before.
-            base = auto.bases[number] = auto.last + 1 - min(count, 1) if newer and auto.bases else 0
-        step = base + count
-        auto.last = max(auto.last, step)
-        return step
-
-
-def _cost(value: Value) -> int:
-    if isinstance(value, str):
-        return VALUE_COST + len(value)
-    return VALUE_COST * (1 + len(value)) if isinstance(value, list) else VALUE_COST
-
 
 def _remembered(value: Value) -> Value:
     return "" if isinstance(value, (str, list)) else value
 
 
-_NOBODY: Final[tuple[int, frozenset[int]]] = (-1, frozenset())
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ViewState).decode
+
+
+def _copy(state: ViewState) -> ViewState:
+    # Through bytes: deep, quick, and what a cursor does.
+    return _decode(_encode(state))
+
 
 __all__ = ["Counts", "Point", "View", "ViewState"]

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from accelbus.view.steps import StepSet
+from accelbus.view.usual import KEYS
 
 POINT_COST: Final = 48
 VALUE_COST: Final = 16
@@ -93,6 +94,9 @@ class Horizon:
         self._cost -= point.cost()
         left = self._left.get(point.key)
         if left is None:
+            if len(self._left) >= KEYS:
+                # Keys that were invented along the way; a value that comes that late for one would be taken for a first one.
+                del self._left[next(iter(self._left))]
             left = self._left[point.key] = Left(point.attempt, StepSet(), StepSet())
         if point.attempt > left.attempt:
             left.older.update(left.steps)
