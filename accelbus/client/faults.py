@@ -36,9 +36,13 @@ class Faults:
 
     def count(self, reason: str, text: str, *, topic: str | None = None) -> None:
         """Count one event or value by *reason*; say *text* once per *topic*."""
-        if self._file is not None:
-            self._file.count_dropped(reason)
-        else:
+        file = self._file
+        try:
+            if file is not None:
+                file.count_dropped(reason)
+        except ValueError:
+            file = None  # another thread finishes the run: the file has just been closed
+        if file is None:
             self._local[reason] = self._local.get(reason, 0) + 1
         topic = topic or reason
         if topic not in self._said and len(self._said) < _MOST_WARNINGS:

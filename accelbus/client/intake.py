@@ -63,7 +63,7 @@ class Intake:
         self.step: int | None = None
         """The last explicit step."""
         self.append: Callable[[bytes], bool] = _keep_nothing
-        """Appends an encoded event; False when it was not kept. What it is depends on the state of the run."""
+        """Appends an encoded event; False when `refused` has to decide about it. What it is depends on the state of the run."""
         self.faults = Faults(strict=settings.strict)
 
     # --- states
@@ -127,7 +127,8 @@ class Intake:
             QueueFullError: only with ``on_full="raise"``.
         """
         if self._queue is None or self.append != self._queue.append:
-            return  # counted by whoever refused
+            self.append(payload)  # it was on its way to the queue while another thread finished the run: counted
+            return
         if values is not None and len(payload) > self._tuning.event_bytes:
             self.put(values, step)
         else:
@@ -202,11 +203,11 @@ class Intake:
 
     def _refuse_closed(self, _: bytes) -> bool:
         self.faults.count("closed", f"log() after finish() of {self._name}: the values are not kept")
-        return False
+        return True
 
     def _refuse_inert(self, _: bytes) -> bool:
         self.faults.count("forked", f"{self._name} belongs to another process; call accelbus.attach() here to log from this one")
-        return False
+        return True
 
 
 def _keep_nothing(_: bytes) -> bool:

@@ -6,6 +6,7 @@ filling up. Nothing it does can delay `Run.log`: the two share only the spool.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -81,7 +82,9 @@ class Spill:
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            # What could not be synced was not released either: it is in the spool.
+            with contextlib.suppress(OSError):
+                self._writer.close()
 
 
 class _Sent(NamedTuple):
@@ -183,6 +186,8 @@ class Pump(threading.Thread):
         finally:
             context.term()
             self._spill.close()
+            if self._launcher is not None:
+                self._launcher.settled()
 
     def _configure(self, socket: zmq.Socket[bytes]) -> None:
         # LINGER 0: our own goodbye waits for the ack; libzmq's linger proves nothing.

@@ -57,6 +57,8 @@ class Run:
         self._identity = identity
         self._tuning = tuning or Tuning()
         self._finishing = threading.Lock()
+        self._finisher: int | None = None
+        """Thread that is in `finish`."""
         self._state = "disabled"
         self._queue: Spool | MemoryQueue | None = None
         self._pump: Pump | None = None
@@ -152,12 +154,16 @@ class Run:
         self._finish(ending, None)
 
     def _finish(self, ending: Ending, timeout: float | None) -> bool:
-        # A signal handler that finds finish() running in its own thread must not wait for it.
-        if not self._finishing.acquire(blocking=False):
-            return self._state != "running"
+        # A signal handler that finds finish() running in its own thread must not wait for it; others do.
+        is_own = self._finisher == threading.get_ident()
+        if not self._finishing.acquire(timeout=0 if is_own else self._tuning.exit_timeout):
+            queue = self._queue
+            return queue is None or queue.released_seq >= queue.last_seq
+        self._finisher = threading.get_ident()
         try:
             return self._finish_once(ending, timeout)
         finally:
+            self._finisher = None
             self._finishing.release()
 
     def _finish_once(self, ending: Ending, timeout: float | None) -> bool:
@@ -167,6 +173,7 @@ class Run:
             return True
         self._intake.close()
         self._intake.put_reserved(RunEnd(time_ns(), ending.status, ending.reason))
+        is_sealed = queue.seal()
         self._state = "closed"
         if queue.file is not None:
             queue.file.mark_ending(ending.status)
@@ -176,7 +183,7 @@ class Run:
             self._say_what_is_at_risk(queue)
         if self.is_main and self.settings.mode == "online":
             wait_for_sinks(pump, self.dir, self.settings, timeout)
-        self._close(queue, pump, safe=safe)
+        self._close(queue, pump, safe=safe, is_sealed=is_sealed)
         return safe
 
     def _wait_until_safe(self, queue: Spool | MemoryQueue, pump: Pump) -> bool:
@@ -197,13 +204,13 @@ class Run:
         )
         _log.warning("%d events of run %s, rank %d, are not in the run directory; %s", left, self.id, self.rank, where)
 
-    def _close(self, queue: Spool | MemoryQueue, pump: Pump, *, safe: bool) -> None:
+    def _close(self, queue: Spool | MemoryQueue, pump: Pump, *, safe: bool, is_sealed: bool) -> None:
         pump.stop()
         pump.join(2.0)
         confirmed = pump.final.is_set()
         if confirmed and queue.file is not None:
             queue.file.mark_closed()
-        if not pump.is_alive():
+        if not pump.is_alive() and is_sealed:
             # Without the bus process's word the file stays: it tells the next one that this producer was here, and ended.
             self._final_statistics = self.statistics()
             self._queue = None
@@ -342,6 +349,7 @@ class Run:
         self._pump = None
         self._queue = None
         self._finishing = threading.Lock()
+        self._finisher = None
 
     def __repr__(self) -> str:
         return f"<accelbus.Run {self.id!r} rank {self.rank} {self._state}>"

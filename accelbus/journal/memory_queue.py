@@ -16,7 +16,7 @@ class MemoryQueue:
     The file, when there is one, has no ring: it proves life and keeps the counters.
     """
 
-    __slots__ = ("_average", "_bytes", "_first_seq", "_incoming", "_limit", "_offset", "_taken", "_wake", "_window", "file")
+    __slots__ = ("_average", "_bytes", "_first_seq", "_incoming", "_is_sealed", "_limit", "_offset", "_taken", "_wake", "_window", "file")
 
     def __init__(self, file: SpoolFile | None, *, max_bytes: int, wake: Callable[[], None] = lambda: None) -> None:
         """Hold at most about *max_bytes*; the number of events is bounded by their average size so far."""
@@ -25,6 +25,7 @@ class MemoryQueue:
         self._bytes = max_bytes
         self._average = 256.0
         self._limit = int(max_bytes / self._average)
+        self._is_sealed = False
         self._incoming: deque[bytes] = deque()
         self._window: list[bytes] = []
         self._first_seq = 1
@@ -45,6 +46,12 @@ class MemoryQueue:
         self._incoming.append(payload)
         return True
 
+    def seal(self) -> bool:
+        """Refuse everything from here on."""
+        self._is_sealed = True
+        self._limit = 0
+        return True
+
     def take(self, max_events: int, max_bytes: int) -> Batch | None:
         """Return the next events that were not taken yet, None when there are none."""
         while self._incoming and len(self._window) - self._offset < max_events:
@@ -59,7 +66,7 @@ class MemoryQueue:
         if not payloads:
             return None
         self._average += (size / len(payloads) + 64 - self._average) / 8
-        self._limit = max(1, int(self._bytes / self._average) - len(self._window))
+        self._set_limit()
         first = self._first_seq + self._offset
         self._offset += len(payloads)
         batch = Batch(first, len(payloads), frame.join_events(payloads, len(payloads)))
@@ -78,7 +85,7 @@ class MemoryQueue:
             del self._window[:freed]
             self._offset -= freed
             self._first_seq += freed
-            self._limit = max(1, int(self._bytes / self._average) - len(self._window))
+            self._set_limit()
         return last
 
     def rewind(self) -> None:
@@ -105,6 +112,10 @@ class MemoryQueue:
     @property
     def kind(self) -> str:
         return "memory"
+
+    def _set_limit(self) -> None:
+        if not self._is_sealed:
+            self._limit = max(1, int(self._bytes / self._average) - len(self._window))
 
     def close(self, *, unlink: bool) -> None:
         if self.file is not None:

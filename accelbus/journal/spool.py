@@ -38,7 +38,7 @@ class Spool:
     """Ring of events in a `SpoolFile`. Many threads append, one thread takes, releases and rewinds."""
 
     __slots__ = (
-        "_capacity", "_head", "_lap", "_limit", "_map", "_next_seq", "_read", "_read_seq", "_tail", "_tail_seq", "_taken", "_token",
+        "_capacity", "_head", "_is_sealed", "_lap", "_limit", "_map", "_next_seq", "_read", "_read_seq", "_tail", "_tail_seq", "_taken", "_token",
         "_waiting", "_wake", "_words", "file",
     )  # fmt: skip
 
@@ -55,6 +55,7 @@ class Spool:
         # handler, where waiting for the interrupted holder would deadlock.
         self._token: list[None] = [None]
         self._waiting: deque[_Waiting] = deque()
+        self._is_sealed = False
         # Positions count words since the spool was created; `_head` alone is an index into the ring, for the hot path.
         self._lap = self._head = self._limit = 0
         self._next_seq = 1
@@ -95,6 +96,27 @@ class Spool:
     def append_reserved(self, payload: bytes) -> bool:
         """Like `append`, for lifecycle and configuration events: they may use the reserved room too."""
         return self._append_waiting(_Waiting(payload, 0))
+
+    def seal(self) -> bool:
+        """Refuse everything from here on, also from threads that are just about to append: no event follows the last one.
+
+        False: a call further down this very stack is in the middle of an append, and will still write when it goes on.
+        """
+        deadline = time.monotonic() + _TOKEN_LOST_AFTER
+        while True:
+            try:
+                del self._token[0]
+            except IndexError:
+                if _is_interrupted_below(self):
+                    return False
+                if time.monotonic() > deadline and not _is_held(self):
+                    self._token.append(None)
+                time.sleep(0)
+                continue
+            self._is_sealed = True
+            self._limit = 0
+            self._token.append(None)
+            return True
 
     def take(self, max_events: int, max_bytes: int) -> Batch | None:
         """Return the next events that were not taken yet, None when there are none."""
@@ -173,6 +195,8 @@ class Spool:
 
     def _append_at_limit(self, payload: bytes, reserved: int) -> bool:
         """Append with the token held when the hot path's limit was reached: wrap around, find more room, or say full."""
+        if self._is_sealed:
+            return False
         size = len(payload)
         needed = size + 15 >> 3
         lap, head = self._lap, self._head

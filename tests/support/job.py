@@ -134,9 +134,20 @@ class Job:
     # --- running
 
     def start(
-        self, script: str, ranks: int = 1, *, first: int = 0, world_size: int | None = None, group: bool = False, **environ: str
+        self,
+        script: str,
+        ranks: int = 1,
+        *,
+        first: int = 0,
+        world_size: int | None = None,
+        group: bool = False,
+        alone: bool = False,
+        **environ: str,
     ) -> list[Rank]:
-        """Start *ranks* processes that run *script*, as a launcher would; with *group* in a process group of their own."""
+        """Start *ranks* processes that run *script*, as a launcher would.
+
+        With *group* in a process group of their own; with *alone* as a script that no launcher started.
+        """
         path = self.root / f"script{len(self.ranks)}.py"
         path.write_text(PRELUDE + textwrap.dedent(script))
         started = []
@@ -144,7 +155,7 @@ class Job:
             own = {
                 "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(world_size or ranks),
                 "LOCAL_WORLD_SIZE": str(world_size or ranks), "ROOT": str(self.root),
-            }  # fmt: skip
+            } if not alone else {"ROOT": str(self.root)}  # fmt: skip
             process = subprocess.Popen(
                 [sys.executable, str(path)], env={**_clean_environment(), **self.environ, **own, **environ}, stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.root,
@@ -154,9 +165,9 @@ class Job:
         self.ranks += started
         return started
 
-    def run(self, script: str, ranks: int = 1, *, timeout: float = 60.0, **environ: str) -> list[Rank]:
+    def run(self, script: str, ranks: int = 1, *, timeout: float = 60.0, alone: bool = False, **environ: str) -> list[Rank]:
         """Start, wait for the end of every rank, and of the bus process."""
-        started = self.start(script, ranks, **environ)
+        started = self.start(script, ranks, alone=alone, **environ)
         for rank in started:
             rank.wait(timeout)
         self.wait_for_end(timeout)
