@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.harness import ROOT, Bench, Numbers, percentiles
 
 SECONDS = 60.0
-QUICK_SECONDS = 12.0
+QUICK_SECONDS = 16.0
 KILL_INTERVAL = 5.0
 BURST_CALLS = 50
 BURST_INTERVAL = 0.005
