@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from accelbus.reader.report import Report, SinkReport
 
+_LINES = 12
 _BUS = {
     "running": "its bus process {pid} on {host} reports",
     "silent": "its bus process {pid} on {host} is there and has said nothing for {age}",
@@ -24,9 +25,8 @@ def status_lines(report: Report) -> Iterator[str]:
     if not report.sinks:
         yield f"no trackers; {report.lost_to(None):,} lost, {report.path}"
     yield run_line(report)
-    yield from (f"  ! {problem}" for problem in report.problems)
-    yield from (f"  ! {complaint}" for complaint in _complaints(report))
-    yield from (f"  - {note}" for note in report.notes)
+    yield from _bounded([f"  ! {problem}" for problem in [*report.problems, *_complaints(report)]])
+    yield from _bounded([f"  - {note}" for note in report.notes])
 
 
 def sink_line(sink: SinkReport, report: Report) -> str:
@@ -87,6 +87,13 @@ def duration(seconds: float) -> str:
 def dropped_words(dropped: dict[str, int]) -> str:
     """Return counts by reason, the largest first."""
     return ", ".join(f"{reason} {count:,}" for reason, count in sorted(dropped.items(), key=lambda item: -item[1]))
+
+
+def _bounded(lines: list[str]) -> Iterator[str]:
+    """A thousand ranks with the same trouble need no thousand lines."""
+    yield from lines[:_LINES]
+    if len(lines) > _LINES:
+        yield f"{lines[0][:3]} and {len(lines) - _LINES:,} more of the kind; --json has them all"
 
 
 def _state(sink: SinkReport) -> str:

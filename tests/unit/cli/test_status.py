@@ -97,6 +97,15 @@ def test_losses_are_named(accelbus, run):
     assert printed.code == 1
 
 
+def test_a_thousand_ranks_with_one_trouble_do_not_fill_the_screen(accelbus, run):
+    """The first ones, and how many more there are."""
+    for rank in range(50):
+        run.bus.saw(run.producer(rank, ranks=50).write(), "dead", "killed", dropped={"full": 1})
+    lines = accelbus("status", run.path).out.splitlines()
+    assert len(lines) == 15
+    assert lines[-1] == "  ! and 38 more of the kind; --json has them all"
+
+
 def test_a_damaged_status_file_is_said_and_the_rest_is_there(accelbus, tmp_path):
     """Counted from the journal."""
     run = finished_run(tmp_path)
