@@ -6,10 +6,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +21,7 @@ from accelbus.journal.bodies import FlatMetrics, decode_events, decode_records
 from accelbus.journal.follow import Position, Row
 from accelbus.journal.gaps import WaitingRoom
 from accelbus.journal.intervals import Range
+from accelbus.journal.items import Batch, Item, new_item
 from accelbus.journal.producers import Piece, Producer, ProducerInfo
 from accelbus.journal.rows import RowMerger, TakenRow
 from accelbus.journal.spans import array_length
@@ -34,24 +34,6 @@ _NO_LIMIT: Final = 2**62
 _STORED_KINDS: Final = frozenset({frame.EVENTS, frame.RECORDS})
 _NOBODY: Final = ProducerInfo()
 _ONLY_METRICS: Final = frozenset({FlatMetrics})
-
-
-class Item(NamedTuple):
-    """One event or record."""
-
-    received_ns: int
-    """When its row was written. Not monotonic where writers, or events held behind a gap, interleave."""
-    producer: bytes
-    """Who wrote it; for a record, the bus process."""
-    rank: int
-    """Of the producer, for a record of the producer it speaks of; -1 when that is nobody or not known."""
-    attempt: int
-    role: str
-    seq: int
-    event: AnyEvent
-
-
-_item: Final[Callable[[Any], Item]] = partial(tuple.__new__, Item)  # twice as fast as Item(…), and there are millions
 
 
 class ReaderState(msgspec.Struct):
@@ -114,7 +96,7 @@ class JournalReader:
         self._recorders = {uuid: Producer(uuid, ProducerInfo(read=read), ordered=False) for uuid, read in state.recorders.items()}
         self._attempts = _attempts_of(self._producers)
         self._released: deque[Piece] = deque()
-        self._batch: _Batch | None = None
+        self._batch: Batch | None = None
         self._newest_ns = 0
         self._taken = self._events = self._duplicates = self._undecodable = self._unknown_kinds = self._miscounted = 0
 
@@ -185,7 +167,7 @@ class JournalReader:
             items += more
         return items
 
-    def _next_batch(self) -> _Batch | None:
+    def _next_batch(self) -> Batch | None:
         while not self._released:
             taken = self._rows.take()
             if taken is None:
@@ -260,7 +242,7 @@ class JournalReader:
 
     # Pieces become items.
 
-    def _decode(self, piece: Piece) -> _Batch:
+    def _decode(self, piece: Piece) -> Batch:
         checked, producer = piece.row.frame, piece.producer
         events = decode_events(checked.body) if piece.events is None else piece.events
         if len(events) < checked.count:
@@ -268,8 +250,8 @@ class JournalReader:
         if checked.count != piece.last - piece.first + 1:
             events = events[piece.first - checked.first_seq : piece.last - checked.first_seq + 1]
         if producer.ordered:
-            return _Batch(piece, self._event_items(piece, events))
-        return _Batch(piece, self._record_items(piece, events))
+            return Batch(piece, self._event_items(piece, events))
+        return Batch(piece, self._record_items(piece, events))
 
     def _event_items(self, piece: Piece, events: Sequence[AnyEvent | None]) -> list[Item]:
         producer, info = piece.producer, piece.producer.info
@@ -291,7 +273,7 @@ class JournalReader:
             self._undecodable += sum(event is None for event in events)
             seqs = [seq for seq, event in zip(seqs, events, strict=True) if event is not None]
             events = [event for event in events if event is not None]
-        return list(map(_item, zip(repeat(piece.row.received_ns), *who, seqs, events, strict=False)))
+        return list(map(new_item, zip(repeat(piece.row.received_ns), *who, seqs, events, strict=False)))
 
     def _record_items(self, piece: Piece, records: Sequence[AnyEvent | None]) -> list[Item]:
         items = []
@@ -328,29 +310,9 @@ def _attempts_of(producers: Mapping[bytes, Producer]) -> AttemptTable:
     return table
 
 
-class _Batch:
-    """The items of one piece, handed out in one go or in parts."""
-
-    def __init__(self, piece: Piece, items: list[Item]) -> None:
-        self._piece = piece
-        self._items = items
-        self._taken = 0
-        self._next_seq = piece.first
-        self.done = False
-
-    def take(self, room: int) -> list[Item]:
-        """Return at most *room* more items, and count them as handed out."""
-        items = self._items[self._taken : self._taken + room]
-        self._taken += len(items)
-        self.done = self._taken == len(self._items)
-        # Events that nobody can decode are done with as well: they would never be handed out.
-        last = self._piece.last if self.done else items[-1].seq
-        self._piece.producer.handed_out.add(self._next_seq, last)
-        self._next_seq = last + 1
-        self._piece.source.pieces -= self.done
-        return items
-
-
 def _holds_what_it_claims(checked: Frame) -> bool:
     # An event is at least a byte, so a count beyond the body's length is a lie even if its array says the same.
     return array_length(checked.body) == checked.count <= len(checked.body) and checked.last_seq <= _LAST_SEQ
+
+
+__all__ = ["Item", "JournalReader", "ReaderState", "ReaderStatistics"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
@@ -16,10 +15,9 @@ from typing import Final, NamedTuple, Self
 
 from accelbus.config import Tuning
 from accelbus.durable import sync_directory
-from accelbus.host import boot_id
 from accelbus.journal import layout
+from accelbus.journal.segment_file import DISK_FULL, SegmentFile
 
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FILE_TOO_LARGE: Final = errno.EFBIG
 _FRAMES_PER_CALL: Final = max(8, os.sysconf("SC_IOV_MAX") // 2)
 """A row is two buffers, its prefix and its frame."""
@@ -83,14 +81,14 @@ class JournalWriter:
         self._synced_mark = 0
         self._unsynced: deque[bytes] = deque()
         self._unsynced_bytes = 0
-        self._current: _Segment | None = None
-        self._full: list[_Segment] = []
+        self._current: SegmentFile | None = None
+        self._full: list[SegmentFile] = []
         """Segments that take no more rows and still have to be synced."""
         self._poisoned = False
         self._poisonings = 0
         self._rewritten = 0
         """How many rows of `_unsynced` are in good segments again, while `_poisoned`."""
-        self._condemned: list[_Segment] = []
+        self._condemned: list[SegmentFile] = []
         """Poisoned segments whose descriptors a running sync may still use."""
         self._names_synced = 0
         """Number of the newest segment whose name is durable."""
@@ -206,7 +204,7 @@ class JournalWriter:
         if self._closed:
             raise ValueError(f"the journal writer of {str(self.directory)!r} is closed")
 
-    def _segments(self) -> list[_Segment]:
+    def _segments(self) -> list[SegmentFile]:
         return self._full if self._current is None else [*self._full, self._current]
 
     def _write(self, frames: Sequence[bytes]) -> None:
@@ -233,7 +231,7 @@ class JournalWriter:
         self._received_at_ns = steady
         return now
 
-    def _with_room_for(self, size: int) -> _Segment:
+    def _with_room_for(self, size: int) -> SegmentFile:
         segment = self._current
         if segment is not None and (segment.broken or (segment.has_rows and segment.size + size > self._segment_bytes)):
             self._full.append(segment)
@@ -242,12 +240,12 @@ class JournalWriter:
             segment = self._current = self._create()
         return segment
 
-    def _create(self) -> _Segment:
+    def _create(self) -> SegmentFile:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self._number:
             self._claim_directory()
         try:
-            segment = _Segment.create(self.directory, self._number + 1, self._clock())
+            segment = SegmentFile.create(self.directory, self._number + 1, self._clock())
         except FileExistsError:
             raise
         except OSError:
@@ -265,7 +263,7 @@ class JournalWriter:
             raise FileExistsError(errno.EEXIST, "the directory belongs to another journal writer", str(self.directory / taken))
 
     def _after_failed_write(self, error: OSError) -> None:
-        harmless = error.errno == _FILE_TOO_LARGE or (self._local and error.errno in _DISK_FULL)
+        harmless = error.errno == _FILE_TOO_LARGE or (self._local and error.errno in DISK_FULL)
         if not harmless:
             self._poison()
 
@@ -300,7 +298,7 @@ class JournalWriter:
         sync_directory(self.directory)
         self._names_synced = newest
 
-    def _settle(self, target: int, segments: list[_Segment], sizes: list[int]) -> None:
+    def _settle(self, target: int, segments: list[SegmentFile], sizes: list[int]) -> None:
         for _ in range(target - self._synced_mark):
             self._unsynced_bytes -= len(self._unsynced.popleft())
         self._synced_mark = target
@@ -310,92 +308,6 @@ class JournalWriter:
         self._full = [segment for segment in self._full if segment.synced_size < segment.size]
         for segment in done:
             segment.close()
-
-
-class _Segment:
-    """An open segment file. ``size`` counts whole rows only."""
-
-    def __init__(self, descriptor: int, path: Path, number: int) -> None:
-        self.number = number
-        self.size = 0
-        self.synced_size = 0
-        self.broken = False
-        """No row may follow: it is not known where the file ends."""
-        self._descriptor = descriptor
-        self._header_bytes = 0
-        self._name = str(path)
-
-    @classmethod
-    def create(cls, directory: Path, number: int, created_ns: int) -> _Segment:
-        """Create segment *number* of *directory* with its header, or leave nothing behind and raise `OSError`."""
-        header = layout.pack_header(
-            layout.SegmentInfo(number=number, created_ns=created_ns, writer=directory.name, host=os.uname().nodename, boot_id=boot_id())
-        )
-        path = directory / layout.segment_name(number)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        segment = cls(descriptor, path, number)
-        try:
-            segment.write([header], len(header))
-        except OSError:
-            # The number is used again, so the name has to go; nobody can have read past an unfinished header.
-            segment.close()
-            with contextlib.suppress(OSError):
-                path.unlink()
-            raise
-        segment._header_bytes = len(header)
-        return segment
-
-    @property
-    def has_rows(self) -> bool:
-        return self.size > self._header_bytes
-
-    def write(self, buffers: list[bytes], size: int) -> None:
-        """Append *buffers*, together *size* bytes; on `OSError` the torn row at the end is cut off, or the segment is ``broken``."""
-        written = 0
-        try:
-            written = os.writev(self._descriptor, buffers)
-            if written < size:
-                rest = memoryview(b"".join(buffers))
-                while written < size:
-                    written += os.write(self._descriptor, rest[written:])
-        except OSError as error:
-            self._keep_whole_rows(buffers, written, error)
-            raise
-        self.size += size
-
-    def _keep_whole_rows(self, buffers: list[bytes], written: int, error: OSError) -> None:
-        whole = 0
-        for prefix, frame in zip(buffers[::2], buffers[1::2], strict=False):
-            row = len(prefix) + len(frame)
-            if whole + row > written:
-                break
-            whole += row
-        self.size += whole
-        self.broken = error.errno not in _DISK_FULL
-        if written > whole and not self.broken:
-            # Readers never get past a whole row, so the torn one can be replaced; it would take the room that is missing.
-            try:
-                os.ftruncate(self._descriptor, self.size)
-            except OSError:
-                self.broken = True
-
-    def sync(self) -> None:
-        """Wait until the file is on disk.
-
-        Raises:
-            OSError: it is not; that includes a file which somebody removed.
-        """
-        if hasattr(os, "fdatasync"):
-            os.fdatasync(self._descriptor)
-        else:
-            os.fsync(self._descriptor)
-        if os.fstat(self._descriptor).st_nlink == 0:
-            raise FileNotFoundError(errno.ENOENT, "the segment was removed while it was written", self._name)
-
-    def close(self) -> None:
-        # An error here speaks of data that a sync has confirmed, or that is written again elsewhere.
-        with contextlib.suppress(OSError):
-            os.close(self._descriptor)
 
 
 def _batches(frames: Sequence[bytes], received_ns: int, segment_bytes: int) -> Iterator[tuple[list[bytes], int]]:
