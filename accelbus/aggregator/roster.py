@@ -40,6 +40,7 @@ class Member(msgspec.Struct, kw_only=True):
     spool: str | None = None
     salvageable: bool = True
     ended_ns: int = 0
+    may_restart: bool = False
 
 
 class _Kept(msgspec.Struct):
@@ -69,7 +70,7 @@ class Roster:
             attempt = self._attempts.assign(hello.producer, launch=hello.launch, rank=hello.rank, role=hello.role, explicit=hello.attempt)
             member = Member(
                 producer=hello.producer, rank=hello.rank, world_size=hello.world_size, attempt=attempt, role=hello.role, host=hello.host,
-                pid=hello.pid, launch=hello.launch, spool=hello.spool,
+                pid=hello.pid, launch=hello.launch, spool=hello.spool, may_restart=hello.may_restart,
             )  # fmt: skip
             self.members[hello.producer] = member
             joined = ProducerJoined(

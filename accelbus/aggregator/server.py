@@ -61,6 +61,7 @@ class BusProcess:
         self._differing: set[str] = set()
         """Settings in which some rank differs from those that rule, and was told."""
         self._done = anyio.Event()
+        self._somebody_left = anyio.Event()
         self._asked_again: dict[bytes, float] = {}
         self._parents: dict[bytes, tuple[int, int]] = {}
         """{producer: pid and start time of its launcher}"""
@@ -280,6 +281,7 @@ class BusProcess:
         await self._save_roster()
         self._send(peer, control.Ack(member.through_seq, self._tuning.credit_bytes, self._flush_interval, final=True))
         self._watch.drop(member.producer, unlink=True)
+        self._somebody_left.set()
 
     @property
     def _flush_interval(self) -> float:
@@ -309,7 +311,9 @@ class BusProcess:
     async def _watch_producers(self) -> None:
         tuning = self._tuning
         while True:
-            await anyio.sleep(tuning.probe_interval)
+            with anyio.move_on_after(tuning.probe_interval):
+                await self._somebody_left.wait()
+            self._somebody_left = anyio.Event()
             for producer in self._watch.gone():
                 await self._bury(self._roster.members[producer])
             for member in self._roster.live():
@@ -359,7 +363,7 @@ class BusProcess:
         if self._closed_at is not None or self._roster.live() or not self._roster.members:
             return
         complete = len(trainers) == max((member.world_size for member in trainers), default=0)
-        orderly = complete and all(member.state == "finished" for member in trainers)
+        orderly = complete and all(member.state == "finished" and not _is_to_come_back(member) for member in trainers)
         newest_end = max((member.ended_ns for member in self._roster.members.values()), default=0) / 1e9
         if not orderly and time.time() - newest_end < self._grace(trainers):
             return
@@ -474,3 +478,8 @@ class BusProcess:
             await anyio.to_thread.run_sync(self._roster.save)
         except OSError as error:
             _log.debug("the list of producers could not be written: %s", error)
+
+
+def _is_to_come_back(member: Member) -> bool:
+    """Whether the launcher starts this rank's next attempt: then trackers need not close the run in between."""
+    return member.may_restart and member.status != "finished"

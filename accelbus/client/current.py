@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from accelbus.rundir import RunDir, check_run_id
 from accelbus.values import config_values
 
 _current: Run | None = None
-_opened = 0
-"""Runs without an explicit id that this process has opened; every rank opens them in the same order."""
+_opened: Counter[str | None] = Counter()
+"""{run id, None where it is derived: how often this process has opened it}; every rank opens them in the same order."""
 
 
 def init(project: str | None = None, **settings: Any) -> Run:
@@ -38,7 +39,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
         MissingExtraError: a tracker's package is not installed; the message has the command.
         RequiredTrackerError: a tracker in ``require`` did not start. Only then does `init` wait.
     """
-    global _current, _opened  # noqa: PLW0603  the process has one current run
+    global _current  # noqa: PLW0603  the process has one current run
     resolved = from_environment(Settings, project=project, **settings)
     tuning = from_environment(Tuning)
     config = None if resolved.config is None else config_values(resolved.config)
@@ -49,7 +50,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
         _current.config.update(config or {})
         return _current
     sinks = check_settings(resolved)
-    identity = identify(settings=resolved, ordinal=_opened)
+    identity = identify(settings=resolved, ordinal=_opened[resolved.run_id])
     run_dir = RunDir(Path(resolved.dir).absolute() / check_run_id(identity.run_id))
     check_resume(resolved, identity, run_dir)
     run_dir.create()
@@ -57,8 +58,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
     if run.is_main:
         run_dir.write_record(run.record())
     run.open()
-    if resolved.run_id is None:
-        _opened += 1
+    _opened[resolved.run_id] += 1
     _current = run
     run.config.update(config or {})
     if config is not None and run.is_main:
@@ -88,7 +88,7 @@ def attach(run: Run | Handle | None = None, *, role: str = "worker") -> Run:
     settings = msgspec.structs.replace(handle.settings, role=role, config=None)
     attached = Run(settings, handle.identity, RunDir(handle.dir), sinks=handle.sinks, tuning=handle.tuning)
     if handle.identity is not None:
-        attached.open()
+        attached.open(signals=False)
     _current = attached
     return attached
 

@@ -2,44 +2,104 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from accelbus import host
+from accelbus.client.hooks import Ending
 from accelbus.client.pump import Pump
-from accelbus.config import Settings
+from accelbus.config import Settings, Tuning
 
 _log = logging.getLogger("accelbus")
 _BATCH_TIMEOUT = 60.0
 
 
-def wait_for_sinks(pump: Pump, run_dir: Path, settings: Settings, timeout: float | None) -> None:
-    """Wait until every tracker has everything; print what is still owed and the command that delivers it."""
-    limit = timeout if timeout is not None else settings.finish_timeout
+class Patience(NamedTuple):
+    """How long the main rank waits for the trackers, and for what."""
+
+    seconds: float
+    until_closed: bool
+    """False: until they have everything there is now. The run stays open, for other ranks or for another attempt."""
+    is_last_chance: bool
+    """What this process leaves behind may be killed: say what is owed."""
+
+
+def how_long(ending: Ending, settings: Settings, tuning: Tuning, timeout: float | None, *, alone: bool) -> Patience:
+    """Return how long to wait at *ending*.
+
+    A rank that fails among others must not wait until the run is closed: the launcher stops the others only when it is gone. One that
+    was told to end, or that is to be started again, has little time.
+
+    Args:
+        ending: of this process or run.
+        settings: ``finish_timeout``.
+        tuning: ``exit_timeout`` bounds the wait of those who have little time.
+        timeout: what the caller of ``finish`` wants instead.
+        alone: there are no other ranks.
+    """
     batch = host.in_batch_job_or_container(os.environ)
+    limit = timeout if timeout is not None else settings.finish_timeout
     if limit is None:
         limit = _BATCH_TIMEOUT if batch else 0.0
-    deadline = time.monotonic() + limit
+    is_normal = ending.status == "finished"
+    in_a_hurry = ending.status == "preempted" or (not is_normal and may_restart(os.environ))
+    if in_a_hurry and timeout is None:
+        limit = min(limit, tuning.exit_timeout)
+    return Patience(limit, until_closed=is_normal or (alone and not in_a_hurry), is_last_chance=batch or limit > 0)
+
+
+def may_restart(environ: Mapping[str, str]) -> bool:
+    """Return whether torchrun starts the ranks once more if one of them fails."""
+    restarts, limit = (environ.get(f"TORCHELASTIC_{name}", "") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+    return restarts.isdigit() and limit.isdigit() and int(restarts) < int(limit)
+
+
+def wait_for_sinks(pump: Pump, run_dir: Path, patience: Patience) -> None:
+    """Wait until every tracker has everything; print what is still owed and the command that delivers it."""
+    deadline = time.monotonic() + patience.seconds
+    books = _Books(until_closed=patience.until_closed)
     line = _ProgressLine()
-    while time.monotonic() < deadline and pump.final.is_set() and _owed(pump.sink_states):
-        line.show(_owed(pump.sink_states))
+    while time.monotonic() < deadline and pump.may_be_served and (owed := books.owed(pump)):
+        line.show(owed)
         time.sleep(0.05)
     line.clear()
-    owed = _owed(pump.sink_states)
-    if owed and (batch or limit > 0):
+    owed = books.owed(pump)
+    if owed and patience.is_last_chance:
         _log.warning("not everything is in %s yet; this delivers the rest: accelbus sync %s", ", ".join(owed), shlex.quote(str(run_dir)))
 
 
-def _owed(states: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the sinks that are not finished; before the first report: nobody knows, so one nameless sink is owed."""
-    if states is None:
-        return {"the trackers": {}}
-    return {name: state for name, state in states.items() if state.get("state") != "finished"}
+class _Books:
+    """Which sinks still owe something, from their latest reports."""
+
+    def __init__(self, *, until_closed: bool) -> None:
+        self._until_closed = until_closed
+        self._safe_ns: int | None = None
+        """Wall clock when everything was known to be in the journal."""
+        self._caught_up_ns: dict[str, int] = {}
+        """{sink: when it first had caught up after that}"""
+
+    def owed(self, pump: Pump) -> dict[str, Any]:
+        """Return {sink: state}; before the first report nobody knows, so one nameless sink is owed."""
+        if not pump.final.is_set() or pump.sink_states is None:
+            return {"the trackers": {}}
+        self._safe_ns = self._safe_ns or time.time_ns()
+        return {name: state for name, state in pump.sink_states.items() if not self._is_done(name, state, self._safe_ns)}
+
+    def _is_done(self, name: str, state: dict[str, Any], safe_ns: int) -> bool:
+        if state.get("state") == "finished":
+            return True
+        caught_up_ns = state.get("caught_up_ns", 0)
+        if self._until_closed or caught_up_ns <= safe_ns:
+            return False
+        # The first time proves nothing: it had looked into the journal before it delivered, perhaps too early. The next look was later.
+        return bool(caught_up_ns > self._caught_up_ns.setdefault(name, caught_up_ns))
 
 
 class _ProgressLine:
@@ -53,12 +113,19 @@ class _ProgressLine:
         if not sys.stderr.isatty() or time.monotonic() < self._next_at:
             return
         self._next_at = time.monotonic() + 0.2
-        parts = [f"{name}: {state.get('pending', '?')} to go" for name, state in owed.items()]
-        sys.stderr.write("\r\033[Kaccelbus: waiting for " + ", ".join(parts))
-        sys.stderr.flush()
-        self._shown = True
+        parts = [f"{name} ({state.get('state', 'starting')}, {_pending(state)} values to go)" for name, state in owed.items()]
+        # A signal handler may have interrupted a write to the same stream, or nobody may read it any more.
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            sys.stderr.write("\r\033[Kaccelbus: waiting for " + ", ".join(parts))
+            sys.stderr.flush()
+            self._shown = True
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+            with contextlib.suppress(OSError, RuntimeError, ValueError):
+                sys.stderr.write("\r\033[K")
+                sys.stderr.flush()
+
+
+def _pending(state: dict[str, Any]) -> int:
+    return sum(counts.get("pending", 0) for counts in state.get("ranks", {}).values())

@@ -79,7 +79,7 @@ def identify(environ: Mapping[str, str] | None = None, *, settings: Settings, or
     Args:
         environ: instead of ``os.environ``.
         settings: ``project`` names the run, ``run_id`` is used as it is.
-        ordinal: how many runs without an explicit id this process has opened before; all ranks open them in the same order.
+        ordinal: how often this process has opened the run before; without an explicit id, how many runs. All ranks do the same.
 
     Raises:
         ConfigurationError: the environment contradicts itself, or its ranks are on several nodes and share no job id.

@@ -141,7 +141,7 @@ class Pump(threading.Thread):
         self._said_goodbye_at = float("-inf")
         self._is_stuck = False
         """The socket took nothing in the last turn: nobody is connected."""
-        self._looked_at = float("-inf")
+        self._looked_at = self._heard_at = float("-inf")
         self._paced_at = tuning.pump_interval
         self._stopping = False
         self.final = threading.Event()
@@ -161,8 +161,10 @@ class Pump(threading.Thread):
 
     @property
     def may_be_served(self) -> bool:
-        """There is a bus process, or this process has started one."""
-        return self._open or (self._launcher is not None and self._launcher.is_starting)
+        """The bus process has spoken lately, or is just being started by this process."""
+        if self._server is None:
+            return self._launcher is not None and self._launcher.is_starting
+        return time.monotonic() - self._heard_at < 2 * self._tuning.ack_timeout
 
     def say_goodbye(self, status: control.Ending) -> None:
         """Drain, then say that nothing follows; `final` is set when the bus process confirmed."""
@@ -238,6 +240,7 @@ class Pump(threading.Thread):
                 self.counters["bad_frames"] += 1
                 _log.debug("ignored a message from the bus process: %s", error)
                 continue
+            self._heard_at = now
             self._handle(message)
             if type(message) is control.Ack and not self._in_flight and not self._said_goodbye:
                 return
@@ -248,6 +251,8 @@ class Pump(threading.Thread):
                 self._set_pace(message)
                 self._release(message.through_seq)
                 if message.final:
+                    # What was reported before may be of an attempt that had ended.
+                    self.sink_states = None
                     self.final.set()
             case control.Welcome():
                 self._welcomed(message)

@@ -17,7 +17,7 @@ import msgspec
 from accelbus import __version__, control, values as value_model
 from accelbus.blobs import BlobStore
 from accelbus.client.attach import Handle
-from accelbus.client.finishing import wait_for_sinks
+from accelbus.client.finishing import how_long, may_restart, wait_for_sinks
 from accelbus.client.hooks import HOOKS, Ending, ending_by
 from accelbus.client.identity import Identity
 from accelbus.client.intake import Intake
@@ -168,7 +168,7 @@ class Run:
 
     def _finish_once(self, ending: Ending, timeout: float | None) -> bool:
         HOOKS.forget(self)
-        queue, pump = self._queue, self._pump
+        queue, pump, identity = self._queue, self._pump, self._identity
         if self._state != "running" or queue is None or pump is None:
             return True
         self._intake.close()
@@ -182,7 +182,8 @@ class Run:
         if not safe:
             self._say_what_is_at_risk(queue)
         if self.is_main and self.settings.mode == "online":
-            wait_for_sinks(pump, self.dir, self.settings, timeout)
+            alone = identity is not None and identity.world_size == 1
+            wait_for_sinks(pump, self.dir, how_long(ending, self.settings, self._tuning, timeout, alone=alone))
         self._close(queue, pump, safe=safe, is_sealed=is_sealed)
         return safe
 
@@ -280,6 +281,7 @@ class Run:
             attempt=self.settings.attempt,
             main=self.is_main,
             record=msgspec.to_builtins(self.record()),
+            may_restart=may_restart(os.environ),
         )
 
     def record(self) -> RunRecord:
@@ -356,8 +358,12 @@ class Run:
 
     # --- opening
 
-    def open(self) -> None:
-        """Place the spool, start the pump. After this nothing raises."""
+    def open(self, *, signals: bool = True) -> None:
+        """Place the spool, start the pump. After this nothing raises.
+
+        Args:
+            signals: whether SIGTERM is observed.
+        """
         hello = self.hello(1, 0)
         placed = place(hello, durability=self.settings.durability, tuning=self._tuning, wake=self._wake)
         self._queue, self._where = placed
@@ -401,7 +407,7 @@ class Run:
             on_notice=_print_notice,
         )
         self._pump.start()
-        HOOKS.watch(self)
+        HOOKS.watch(self, signals=signals)
 
 
 def _inert_run(handle: Handle) -> Run:
