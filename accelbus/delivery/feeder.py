@@ -72,7 +72,7 @@ class Feeder:
         self._monotonic = monotonic
         self._deaths = dict(deaths or {})
         self.one_by_one = one_by_one
-        self._largest_call = largest_call
+        self.largest_call = largest_call
         self._queue: deque[OwedRow] = deque()
         self._failing: list[FailingRow] = []
         self._head_failures = 0
@@ -172,7 +172,7 @@ class Feeder:
         if seconds > self._tuning.call_seconds:
             self._chunk = max(1, self._chunk // 2)
         elif seconds < self._tuning.call_seconds / 4:
-            self._chunk = min(self._largest_call, self._chunk * 2)
+            self._chunk = min(self.largest_call, self._chunk * 2)
         return None
 
     def _set_aside(self, row: FailingRow) -> None:

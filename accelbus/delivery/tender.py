@@ -13,12 +13,12 @@ import anyio.to_thread
 import msgspec
 
 from accelbus.config import Tuning
+from accelbus.delivery import repeating
 from accelbus.delivery.channel import Command, WorkerSpec
 from accelbus.delivery.feeder import back_off, describe
 from accelbus.delivery.ownership import Lease, claim
 from accelbus.delivery.process import WorkerProcess
 from accelbus.delivery.status import DONE, SinkStatus, write_status
-from accelbus.delivery.worker import FENCED, RESTART
 from accelbus.errors import OwnershipError
 from accelbus.rundir import RunDir, RunRecord
 
@@ -193,9 +193,9 @@ class Tender:
             while not self._stopping.is_set() and not self._is_fenced:
                 worker = self._new_worker(lease)
                 code = await self._run(worker)
-                if self.status.leaving == FENCED:
+                if self.status.leaving == repeating.FENCED:
                     self._is_fenced = True
-                elif self.status.leaving == 0:
+                elif self.status.leaving == repeating.DONE:
                     self._leave_status(force=True)
                     lease.release()
                     self._lease = None
@@ -225,14 +225,14 @@ class Tender:
         self._worker = worker
         self._worker_gone = anyio.Event()
         self._set(state="starting", phase="start", row="", leaving=None)
-        code = RESTART
+        code = repeating.RESTART
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._mind_slow_start)
                 try:
                     code = await worker.run()
                 except OSError as error:
-                    self._set(last_error=f"the worker cannot be started: {error}", leaving=RESTART)
+                    self._set(last_error=f"the worker cannot be started: {error}", leaving=repeating.RESTART)
                 tasks.cancel_scope.cancel()
         finally:
             self._worker = None
@@ -243,7 +243,7 @@ class Tender:
         """A worker ended before its work was done."""
         self._failures += 1
         error = self.status.last_error
-        if self.status.leaving != RESTART:
+        if self.status.leaving != repeating.RESTART:
             error = worker.killed_for or _describe_exit(code)
             self._one_by_one = True
             if row := self.status.row:

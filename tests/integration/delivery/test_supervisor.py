@@ -273,9 +273,10 @@ class TestHangs:
             assert status.dead_letters == 1
             assert run.merged() == run.expected(*[step for step in range(20) if step != 5])
 
-    async def test_a_row_that_kills_its_worker_is_a_dead_letter(self, tmp_path):
+    @pytest.mark.parametrize("tracker", ["ScriptedTracker", "BufferedTracker", "FinishingTracker"])
+    async def test_a_row_that_kills_its_worker_is_a_dead_letter(self, tmp_path, tracker):
         """A crash in C code is no exception; it costs some workers and one row."""
-        run = Run(tmp_path, "ScriptedTracker", dies_at=(7,))
+        run = Run(tmp_path, tracker, dies_at=(7,))
         run.start()
         run.log(*range(20))
         async with serving(run) as served:
