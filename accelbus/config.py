@@ -25,6 +25,8 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 Positive = Annotated[int, Meta(gt=0)]
+Number = Annotated[int, Meta(ge=0, lt=2**31)]
+Word = Annotated[str, Meta(min_length=1, max_length=100)]
 Seconds = Annotated[float, Meta(ge=0)]
 
 
@@ -39,9 +41,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Identity of the run and name of its directory; derived from the launcher when not given."""
     resume: Literal["allow", "must", "never"] = "allow"
     """Whether an existing run directory of this id is continued. ``allow``, because an elastic restart is the common case."""
-    attempt: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    attempt: Number | None = None
     """Number of the attempt; assigned by the bus process when not given."""
-    role: Annotated[str, Meta(min_length=1, max_length=100)] = "trainer"
+    role: Word = "trainer"
     """``trainer`` ranks hold a step open for each other; other roles (``evaluator``, ``rollout``) never do."""
     group: str | None = None
     tags: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from accelbus import config
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
+PLAIN = {"Number": "int", "Positive": "int", "Seconds": "float", "Word": "str"}
 GROUP = re.compile(r"# --- (.+)")
 
 HEADER = """\
@@ -74,7 +75,7 @@ def _fields(table: str) -> Iterator[Field]:
     for node, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             group = max((number for number in groups if number < node.lineno), default=0)
-            kind = ast.unparse(node.annotation).replace("Positive", "int").replace("Seconds", "float")
+            kind = re.sub(r"\w+", lambda word: PLAIN.get(word[0], word[0]), ast.unparse(node.annotation))
             yield Field(groups.get(group, ""), node.target.id, kind, _size(ast.unparse(node.value)), _reason(after))
 
 
