@@ -1,4 +1,4 @@
-"""Bring what killed producers left in their spools into their runs, without a bus process; and close runs that nobody will close."""
+"""Bring what killed producers left in their spools into their runs, without a bus process."""
 
 from __future__ import annotations
 
@@ -6,32 +6,26 @@ import contextlib
 import logging
 import os
 import time
-import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-import msgspec
-
-from accelbus import frame, host
+from accelbus import host
+from accelbus.aggregator.afterwards import KnownRun, has_ended, read_run, write_apart
 from accelbus.aggregator.remains import Found, look_into
 from accelbus.config import Tuning
 from accelbus.errors import ConfigurationError, SpoolError
-from accelbus.events import TRAINER, ProducerJoined, ProducerState, Record, RunClosed, RunStart, worst_status
+from accelbus.events import ProducerJoined, ProducerState, Record
 from accelbus.journal.intervals import Intervals
-from accelbus.journal.merge import JournalReader
 from accelbus.journal.producers import ProducerInfo
 from accelbus.journal.salvage import Remains, salvage
-from accelbus.journal.segments import JournalWriter
 from accelbus.journal.spool_places import is_of_run, spool_files
 from accelbus.rundir import RunDir
 
 _log = logging.getLogger(__name__)
-_ENDED = frozenset({"finished", "dead", "lost"})
 _STRANGERS_AGE = 60.0
 """Seconds from the making of a spool on in which its own bus process may still be starting. It must find the spool: it would not know of
 its ranks otherwise, and never close the run."""
-_encode = msgspec.msgpack.Encoder().encode
 
 Outcome: TypeAlias = Literal["rescued", "alive", "busy", "failed"]
 """rescued: everything in the spool is in the run. alive: its producer runs and sends it itself. busy: another process is at it.
@@ -54,15 +48,6 @@ class Rescued(NamedTuple):
     text: str = ""
 
 
-class Closing(NamedTuple):
-    """Whether a run could be closed."""
-
-    status: str
-    """finished, failed, …; empty when it could not."""
-    text: str = ""
-    """Why not."""
-
-
 def rescue_run(run_dir: RunDir, *, tuning: Tuning, min_age: float = 0.0) -> list[Rescued]:
     """Bring in the spools on this node that belong to *run_dir* and whose producers are gone. Safe to repeat, and beside a bus process.
 
@@ -76,7 +61,7 @@ def rescue_run(run_dir: RunDir, *, tuning: Tuning, min_age: float = 0.0) -> list
     Raises:
         OSError: the journal cannot be written; the spools stay as they are.
     """
-    found = _spools_of(run_dir, tuning, min_age)
+    found = spools_of(run_dir, tuning, min_age)
     return _rescue(found, run_dir, tuning) if found else []
 
 
@@ -101,10 +86,8 @@ def rescue_strangers(run_paths: Iterable[Path], *, tuning: Tuning) -> None:
 def rescue_paths(paths: Iterable[Path], *, state_dir: Path, tuning: Tuning) -> list[Rescued]:
     """Bring the spool files *paths*, and those in directories among them, into the runs that they name.
 
-    A run's directory is where its producers saw it, or else the one of its id in *state_dir*; it is made when there is neither.
-
-    Raises:
-        OSError: a journal cannot be written.
+    A run's directory is where its producers saw it, or else the one of its id in *state_dir*; it is made when there is neither. What
+    cannot be brought in is said, and stays as it is.
     """
     results: list[Rescued] = []
     of_run: dict[Path, list[Found]] = {}
@@ -115,61 +98,11 @@ def rescue_paths(paths: Iterable[Path], *, state_dir: Path, tuning: Tuning) -> l
         except (OSError, SpoolError, ConfigurationError) as error:
             results.append(Rescued(path, "failed", text=_reason(error)))
     for run_path, spools in of_run.items():
-        results += _rescue(spools, RunDir(run_path), tuning)
+        try:
+            results += _rescue(spools, RunDir(run_path), tuning)
+        except OSError as error:
+            results += [Rescued(spool.path, "failed", run_path, text=_reason(error)) for spool in spools]
     return results
-
-
-def close_run(run_dir: RunDir, *, tuning: Tuning) -> Closing:
-    """Write down how a run ended whose bus process is gone, if all its producers are. To be called when no bus process runs.
-
-    Blocking: reads the journal.
-
-    Raises:
-        OSError: the journal cannot be written.
-    """
-    known = _read(run_dir, tuning)
-    if known.closed_as is not None:
-        return Closing(known.closed_as)
-    if not known.producers:
-        return Closing("", "no producer has written anything yet")
-    running = _running(run_dir, tuning)
-    records: list[Record] = []
-    for producer, info in known.producers.items():
-        if info.state in _ENDED or info.status:
-            continue
-        who = f"rank {info.rank} ({info.host or 'on an unknown host'}, pid {info.pid})"
-        if producer in running or (info.host == host.name() and host.process_exists(info.pid)):
-            return Closing("", f"{who} still runs")
-        if info.host not in ("", host.name()):
-            return Closing("", f"{who} was on another host, and nobody wrote down how it ended")
-        records.append(ProducerState(time.time_ns(), producer, "dead", info.last_seq, "killed", info.dropped))
-        info.status = "killed"
-    status = _status_of(known.producers.values())
-    _write(run_dir, [], [], [*records, RunClosed(time.time_ns(), status)], tuning)
-    return Closing(status)
-
-
-class _Known(NamedTuple):
-    """What the journal says."""
-
-    producers: dict[bytes, ProducerInfo]
-    closed_as: str | None
-    reader: JournalReader
-
-
-def _read(run_dir: RunDir, tuning: Tuning) -> _Known:
-    reader = JournalReader(run_dir.journal, tuning=tuning)
-    closed_as = None
-    items = reader.read(tuning.read_events)
-    while items:
-        for item in items:
-            if isinstance(item.event, RunClosed):
-                closed_as = item.event.status
-            elif isinstance(item.event, RunStart | ProducerJoined):
-                closed_as = None
-        items = reader.read(tuning.read_events)
-    reader.finish()
-    return _Known(dict(reader.producers), closed_as, reader)
 
 
 def _rescue(found: Sequence[Found], run_dir: RunDir, tuning: Tuning) -> list[Rescued]:
@@ -178,11 +111,11 @@ def _rescue(found: Sequence[Found], run_dir: RunDir, tuning: Tuning) -> list[Res
         results = [_left_alone(spool, run_dir) for spool in found if not spool.gone]
         if not gone:
             return results
-        known = _read(run_dir, tuning)
+        known = read_run(run_dir.journal, tuning)
         plans = [_plan(spool, known, tuning) for spool in gone]
         joins: list[Record] = [join for plan in plans for join in plan.joins]
         states: list[Record] = [state for plan in plans for state in plan.states]
-        _write(run_dir, joins, [raw for plan in plans for raw in plan.frames], states, tuning)
+        write_apart(run_dir.journal, joins, [raw for plan in plans for raw in plan.frames], states, tuning)
         return results + [_put_away(plan, run_dir) for plan in plans]
     finally:
         for spool in found:
@@ -199,23 +132,24 @@ class _Plan(NamedTuple):
     states: list[Record]
 
 
-def _plan(spool: Found, known: _Known, tuning: Tuning) -> _Plan:
+def _plan(spool: Found, known: KnownRun, tuning: Tuning) -> _Plan:
     hello = spool.hello
     remains = salvage(spool.descriptor, max_events=tuning.overload_frame_events, max_bytes=tuning.frame_bytes)
     info = known.producers.get(hello.producer)
     there = Intervals(info.read if info is not None else ())
     batches = [(batch, there.missing(batch.first_seq, batch.last_seq)) for batch in remains.batches]
-    frames = [batch.to_frame(hello.producer, hello.launch) for batch, new in batches if new]
+    # What can be read in the journal need not be on the disk: an original is removed, so all of it is written and synced again.
+    frames = [batch.to_frame(hello.producer, hello.launch) for batch, new in batches if new or _is_original(spool)]
     events = sum(last - first + 1 for _, new in batches for first, last in new)
     return _Plan(spool, _joins(spool, info, known), frames, events, _states(remains, info))
 
 
-def _joins(spool: Found, info: ProducerInfo | None, known: _Known) -> list[Record]:
+def _joins(spool: Found, info: ProducerInfo | None, known: KnownRun) -> list[Record]:
     """A producer that the journal has never heard of gets its attempt, so that all readers agree on it."""
     if info is not None:
         return []
     hello = spool.hello
-    attempts = known.reader.attempts
+    attempts = known.attempts
     attempt = attempts.assign(hello.producer, launch=hello.launch, rank=hello.rank, role=hello.role, explicit=hello.attempt)
     joined = ProducerJoined(
         time.time_ns(), hello.producer, hello.rank, hello.world_size, attempt, hello.role, hello.host, hello.pid, hello.launch
@@ -224,44 +158,27 @@ def _joins(spool: Found, info: ProducerInfo | None, known: _Known) -> list[Recor
 
 
 def _states(remains: Remains, info: ProducerInfo | None) -> list[Record]:
-    if info is not None and info.state in _ENDED and info.last_seq >= remains.last_seq and info.dropped == remains.dropped:
+    if info is not None and has_ended(info) and info.state and info.last_seq >= remains.last_seq and info.dropped == remains.dropped:
         return []
     state = "finished" if remains.status else "dead"
     status = remains.status or (info.status if info is not None else "") or "killed"
     return [ProducerState(time.time_ns(), remains.description.producer, state, remains.last_seq, status, remains.dropped)]
 
 
-def _write(run_dir: RunDir, joins: list[Record], frames: list[bytes], states: list[Record], tuning: Tuning) -> None:
-    """Write and sync, in this order, as a writer of its own."""
-    name = uuid.uuid4()
-    ordered = [_records_frame(joins, name.bytes, 1), *frames, _records_frame(states, name.bytes, len(joins) + 1)]
-    everything = [raw for raw in ordered if raw]
-    if not everything:
-        return
-    writer = JournalWriter(run_dir.journal / f"salvage-{name.hex[:12]}", tuning=tuning, local=not host.is_on_network(run_dir.path))
-    try:
-        writer.append(everything)
-        writer.sync()
-    finally:
-        writer.close()
-
-
-def _records_frame(records: list[Record], writer: bytes, first_seq: int) -> bytes:
-    if not records:
-        return b""
-    body = frame.join_events([_encode(record) for record in records], len(records))
-    return frame.pack(frame.RECORDS, body, producer=writer, first_seq=first_seq, count=len(records))
-
-
 def _put_away(plan: _Plan, run_dir: RunDir) -> Rescued:
     """Everything is synced: an original is needed no more."""
     path, hello = plan.spool.path, plan.spool.hello
-    removed = False
-    with contextlib.suppress(OSError):
-        if hello.spool is not None and os.path.samefile(path, hello.spool):
-            path.unlink()
-            removed = True
+    removed = _is_original(plan.spool)
+    if removed:
+        path.unlink(missing_ok=True)
     return Rescued(path, "rescued", run_dir.path, hello.rank, hello.role, hello.pid, plan.events, removed)
+
+
+def _is_original(spool: Found) -> bool:
+    """Whether the file lies where its producer made it."""
+    with contextlib.suppress(OSError):
+        return spool.hello.spool is not None and os.path.samefile(spool.path, spool.hello.spool)
+    return False
 
 
 def _left_alone(spool: Found, run_dir: RunDir) -> Rescued:
@@ -269,13 +186,6 @@ def _left_alone(spool: Found, run_dir: RunDir) -> Rescued:
     runs = hello.host != host.name() or host.process_exists(hello.pid)
     text = f"its process {hello.pid} runs and sends it itself" if runs else "another process is salvaging it"
     return Rescued(spool.path, "alive" if runs else "busy", run_dir.path, hello.rank, hello.role, hello.pid, text=text)
-
-
-def _status_of(producers: Iterable[ProducerInfo]) -> str:
-    """Return the run's status: the worst of the trainers of the newest attempt."""
-    trainers = [info for info in producers if info.role == TRAINER]
-    newest = max((info.attempt for info in trainers), default=-1)
-    return worst_status([info.status or "killed" for info in trainers if info.attempt == newest])
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:
@@ -297,7 +207,8 @@ def _home_of(found: Found, state_dir: Path) -> Path:
     return home
 
 
-def _spools_of(run_dir: RunDir, tuning: Tuning, min_age: float = 0.0) -> list[Found]:
+def spools_of(run_dir: RunDir, tuning: Tuning, min_age: float = 0.0) -> list[Found]:
+    """Return the spools on this node that belong to *run_dir*; the caller closes their descriptors."""
     found = []
     for path in spool_files(run_dir.path, tuning):
         try:
@@ -312,16 +223,8 @@ def _spools_of(run_dir: RunDir, tuning: Tuning, min_age: float = 0.0) -> list[Fo
     return found
 
 
-def _running(run_dir: RunDir, tuning: Tuning) -> set[bytes]:
-    """Return the producers of the run that hold the locks of their spools."""
-    found = _spools_of(run_dir, tuning)
-    for spool in found:
-        os.close(spool.descriptor)
-    return {spool.hello.producer for spool in found if not spool.gone}
-
-
 def _reason(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-__all__ = ["Closing", "Outcome", "Rescued", "close_run", "rescue_paths", "rescue_run", "rescue_strangers"]
+__all__ = ["Outcome", "Rescued", "rescue_paths", "rescue_run", "rescue_strangers", "spools_of"]

@@ -47,7 +47,8 @@ def sync(
 def _bring_in(run_dir: RunDir) -> None:
     """Salvage what lies on this node, and close the run when nobody else will: both are the bus process's work while it is there."""
     from accelbus import host
-    from accelbus.aggregator.rescue import close_run, rescue_run
+    from accelbus.aggregator.closing import close_run
+    from accelbus.aggregator.rescue import rescue_run
     from accelbus.cli.salvage import describe
     from accelbus.config import Tuning, from_environment
     from accelbus.reader.snapshot import read_snapshot

@@ -254,6 +254,7 @@ class HandBus:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+            self._name += "+"  # a directory has one writer, ever
 
 
 def finished_run(root: Path, *, ranks: int = 2, steps: int = 5, **about: Any) -> HandRun:
