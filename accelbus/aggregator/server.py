@@ -203,6 +203,7 @@ class BusProcess:
             self._ledger.record(self._roster.state_record(member))
         match message:
             case control.Heartbeat():
+                self._send(peer, control.Ack(member.through_seq, self._tuning.credit_bytes, self._flush_interval))
                 member.last_seq = max(member.last_seq, message.last_seq)
                 member.dropped = message.dropped
             case control.Bye():

@@ -164,7 +164,7 @@ class Pump(threading.Thread):
         """The bus process has spoken lately, or is just being started by this process."""
         if self._server is None:
             return self._launcher is not None and self._launcher.is_starting
-        return time.monotonic() - self._heard_at < 2 * self._tuning.ack_timeout
+        return time.monotonic() - self._heard_at < self._tuning.exit_timeout
 
     def say_goodbye(self, status: control.Ending) -> None:
         """Drain, then say that nothing follows; `final` is set when the bus process confirmed."""
@@ -306,9 +306,7 @@ class Pump(threading.Thread):
         self._queue.rewind()
 
     def _greet(self, socket: zmq.Socket[bytes], now: float) -> None:
-        since = self._in_flight[0].at if self._in_flight else self._said_goodbye_at if self._said_goodbye else now
-        overdue = now - since > self._tuning.ack_timeout and not self.final.is_set()
-        if overdue and now - self._said_hello_at > self._tuning.ack_timeout:
+        if self._open and not self.final.is_set() and now - self._said_hello_at > self._tuning.ack_timeout and self._is_unanswered(now):
             self._open = False
             self._said_hello_at = float("-inf")
         if self._open:
@@ -324,6 +322,15 @@ class Pump(threading.Thread):
                 self._launcher.ensure()
             except OSError as error:
                 _log.warning("the bus process cannot be started (%s); events go to the run directory", error)
+
+    def _is_unanswered(self, now: float) -> bool:
+        timeout = self._tuning.ack_timeout
+        if self._in_flight and now - self._in_flight[0].at > timeout:
+            return True
+        if self._said_goodbye and now - self._said_goodbye_at > timeout:
+            return True
+        # Every heartbeat is answered, so silence means that nobody is there, also when what was sent has been spilled since.
+        return now - self._heard_at > timeout + self._tuning.heartbeat_interval
 
     def _send_events(self, socket: zmq.Socket[bytes], now: float) -> None:
         tuning = self._tuning
