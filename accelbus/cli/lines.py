@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from accelbus.reader.report import Report, SinkReport
+    from accelbus.reader.document import Report, SinkReport
 
 _LINES = 12
 _BUS = {

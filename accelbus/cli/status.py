@@ -9,7 +9,7 @@ import typer
 from accelbus.cli.options import DEFAULT_STATE_DIR, StateDir, find, keep_readers_quiet
 
 if TYPE_CHECKING:
-    from accelbus.reader.report import Report
+    from accelbus.reader.document import Report
 
 
 def status(

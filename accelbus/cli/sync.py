@@ -84,7 +84,7 @@ def _sinks_to_deliver(run_dir: RunDir, to: list[str] | None, *, take_over: bool)
 def _wanted(run_dir: RunDir, to: list[str] | None) -> list[str]:
     """Return the sinks that were asked for, or all of the run's that can be delivered to from here."""
     from accelbus.errors import ConfigurationError
-    from accelbus.reader.audit import sinks_of
+    from accelbus.reader.books import sinks_of
     from accelbus.tracking import resolve
 
     if to:

@@ -12,7 +12,7 @@ from rich.table import Table
 from accelbus.cli.lines import count, dropped_words
 
 if TYPE_CHECKING:
-    from accelbus.reader.report import RankReport, Report, SinkReport
+    from accelbus.reader.document import RankReport, Report, SinkReport
 
 _WIDTH_OF_A_FILE = 200
 """Columns when nobody watches: nothing is cut off or wrapped."""

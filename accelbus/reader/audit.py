@@ -12,7 +12,7 @@ pending while it is in a spool that can be salvaged or its producer lives, and l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -20,44 +20,12 @@ import msgspec
 from accelbus.config import Tuning, from_environment
 from accelbus.errors import CorruptDataError, RunNotFoundError
 from accelbus.events import Metrics, ProducerJoined, RunClosed, RunStart
-from accelbus.journal.intervals import Intervals, Range
 from accelbus.journal.merge import Item, JournalReader
 from accelbus.journal.producers import ProducerInfo
-from accelbus.reader.books import RankBooks, SinkAudit, SinkLedger
-from accelbus.reader.evidence import Evidence, most_dropped
+from accelbus.reader.accounts import ProducerAudit, account_for
+from accelbus.reader.books import RankBooks, SinkAudit, SinkLedger, sinks_of
+from accelbus.reader.evidence import Evidence
 from accelbus.rundir import RunDir, RunRecord
-
-
-class ProducerAudit(msgspec.Struct, kw_only=True):
-    """One producer: a rank in one attempt, or a process that attached to the run."""
-
-    producer: str
-    rank: int
-    attempt: int
-    role: str
-    host: str
-    pid: int
-    state: str
-    """alive; finished, dead or lost as a bus process saw it; gone: its process is not there any more; unknown: it was on another
-    host and nobody reports."""
-    status: str
-    """How it ended; empty when nobody said."""
-    logged: int
-    """Highest sequence number it is known to have used."""
-    acked: int
-    """Up to here everything is in the run's directory, or was said to be."""
-    journal: int
-    """Events in the journal."""
-    pending: int
-    """On their way: in a spool on this node, or with a producer that lives."""
-    lost: int
-    """In neither."""
-    missing: list[Range]
-    """Sequence numbers that are not in the journal, pending ones included."""
-    values: int
-    """Values in its events in the journal."""
-    dropped: dict[str, int]
-    """{reason: what it did not keep}: events, for ``unsupported_value`` and the like values."""
 
 
 class Audit(msgspec.Struct, kw_only=True):
@@ -145,14 +113,6 @@ def audit(run: RunDir | Path | str, *, tuning: Tuning | None = None, progress: C
     return _Scan(run_dir, tuning).run(progress or _keep_quiet)
 
 
-def sinks_of(run_dir: RunDir, record: RunRecord | None) -> list[str]:
-    """Return the names of the sinks of a run: those it asked for, and those that ``sync`` added."""
-    wanted = list(record.sinks) if record is not None else []
-    root = run_dir.path / "sinks"
-    added = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
-    return list(dict.fromkeys([*wanted, *added]))
-
-
 class _Scan:
     """One audit. What comes later in the life of an event is looked at later: spools, cursors, then the journal."""
 
@@ -223,33 +183,9 @@ class _Scan:
         )
 
     def _audit_producer(self, producer: bytes, info: ProducerInfo) -> ProducerAudit:
-        witness = self._evidence.of(producer)
-        snapshot = self._evidence.snapshot
-        alive = witness.is_alive(info, bus_is_running=snapshot.is_current)
-        seen = Intervals(info.read)
-        logged = max(info.last_seq, witness.last_seq, seen.highest or 0)
-        missing = seen.missing(1, logged)
-        pending = _size(seen.missing(witness.safe_seq + 1, logged)) if alive else witness.in_spool(missing)
-        found = ProducerAudit(
-            producer=producer.hex(),
-            rank=info.rank,
-            attempt=info.attempt,
-            role=info.role,
-            host=info.host,
-            pid=info.pid,
-            state=_state(info, alive=alive),
-            status=info.status or (witness.spool.status if witness.spool is not None else ""),
-            logged=logged,
-            acked=max(witness.safe_seq, missing[0][0] - 1 if missing else logged),
-            journal=len(seen),
-            pending=pending,
-            lost=_size(missing) - pending,
-            missing=missing,
-            values=self._values[producer],
-            dropped=most_dropped(info.dropped, witness.dropped),
-        )
-        if found.lost:
-            self._problems.append(_loss(found, alive=alive))
+        witness, bus_is_running = self._evidence.of(producer), self._evidence.snapshot.is_current
+        found, loss = account_for(producer, info, witness, bus_is_running=bus_is_running, values=self._values[producer])
+        self._problems += loss
         return found
 
     def _status(self, producers: list[ProducerAudit]) -> str:
@@ -270,32 +206,8 @@ class _Scan:
             self._notes.append(self._evidence.snapshot.trouble)
 
 
-def _size(ranges: Iterable[Range]) -> int:
-    return sum(last - first + 1 for first, last in ranges)
-
-
-def _loss(found: ProducerAudit, *, alive: bool | None) -> str:
-    listed = ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in found.missing[:5])
-    more = f" and {len(found.missing) - 5} more ranges" if len(found.missing) > 5 else ""
-    who = f"rank {found.rank}, attempt {found.attempt}" + (f" ({found.role})" if found.role not in ("", "trainer") else "")
-    if alive is None:
-        return f"{who}: {found.lost} events are not in the journal (numbers {listed}{more}); they may be in a spool on {found.host or 'its host'}: run accelbus salvage there"
-    why = "they were acked, and are not in the journal" if alive else "its process is gone and no spool holds them"
-    return f"{who}: {found.lost} of {found.logged} events are lost (numbers {listed}{more}); {why}"
-
-
-def _state(info: ProducerInfo, *, alive: bool | None) -> str:
-    if alive:
-        return "alive"
-    if info.state in ("finished", "dead", "lost"):
-        return info.state
-    if alive is None:
-        return "unknown"
-    return "finished" if info.status == "finished" else "gone"
-
-
 def _keep_quiet(reader: JournalReader) -> None:
     """Nobody watches."""
 
 
-__all__ = ["Audit", "ProducerAudit", "RankBooks", "SinkAudit", "audit", "sinks_of"]
+__all__ = ["Audit", "ProducerAudit", "RankBooks", "SinkAudit", "audit"]

@@ -12,7 +12,7 @@ from accelbus.delivery.ownership import is_live, read_owner
 from accelbus.delivery.status import RankCounts, SinkStatus, read_status
 from accelbus.errors import CursorError
 from accelbus.journal.intervals import Intervals
-from accelbus.rundir import RunDir
+from accelbus.rundir import RunDir, RunRecord
 from accelbus.view import Rules, View
 
 
@@ -132,6 +132,14 @@ class SinkLedger:
         self.audit.problems.append(f"{self.audit.sink}, {what}")
 
 
+def sinks_of(run_dir: RunDir, record: RunRecord | None) -> list[str]:
+    """Return the names of the sinks of a run: those it asked for, and those that ``sync`` added."""
+    wanted = list(record.sinks) if record is not None else []
+    root = run_dir.path / "sinks"
+    added = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
+    return list(dict.fromkeys([*wanted, *added]))
+
+
 def _whole_until(ranges: list[tuple[int, int]]) -> int:
     return ranges[0][1] if ranges and ranges[0][0] == 1 else 0
 
@@ -146,4 +154,4 @@ def _live_owner(run_dir: RunDir, sink: str, tuning: Tuning) -> str:
         return ""
 
 
-__all__ = ["RankBooks", "SinkAudit", "SinkLedger"]
+__all__ = ["RankBooks", "SinkAudit", "SinkLedger", "sinks_of"]

@@ -15,7 +15,8 @@ from accelbus.reader.snapshot import ProducerLine, Snapshot, read_snapshot
 from accelbus.reader.spools import SpoolView, look_at_spools
 from accelbus.rundir import RunDir
 
-_ENDED = frozenset({"finished", "dead", "lost"})
+ENDED = frozenset({"finished", "dead", "lost"})
+"""States of a producer, as a bus process records them, that nothing follows."""
 
 
 class Witness(msgspec.Struct):
@@ -49,10 +50,10 @@ class Witness(msgspec.Struct):
         if self.spool is not None and self.spool.is_alive is not None:
             # The lock proves it; everything else is hearsay.
             return self.spool.is_alive
-        if info.state in _ENDED or (info.status and info.state != "alive"):
+        if info.state in ENDED or (info.status and info.state != "alive"):
             return False
         if bus_is_running and self.line is not None:
-            return self.line.state not in _ENDED
+            return self.line.state not in ENDED
         where, pid = (info.host, info.pid) if info.host else (self.line.host, self.line.pid) if self.line is not None else ("", 0)
         return host.process_exists(pid) if where == host.name() else None
 
@@ -101,4 +102,4 @@ def most_dropped(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return {reason: max(one.get(reason, 0), other.get(reason, 0)) for reason in sorted(one.keys() | other.keys())}
 
 
-__all__ = ["Evidence", "Witness", "most_dropped"]
+__all__ = ["ENDED", "Evidence", "Witness", "most_dropped"]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from accelbus.delivery.status import RankCounts, SinkStatus, write_status
-from accelbus.reader.report import BusReport, RankReport, RankValues, Report, SinkReport
+from accelbus.reader.document import BusReport, RankReport, RankValues, Report, SinkReport
 from tests.support.runs import HandRun, finished_run
 
 
