@@ -49,6 +49,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     accelbus: str = ""
     """Version that wrote this."""
     settings_of_rank: int = 0
+    search_path: tuple[str, ...] = ()
+    """Where the trainer finds modules; only for trackers given as ``module:Class``."""
 
 
 class RunDir:
@@ -102,7 +104,9 @@ class RunDir:
             probe.touch()
             probe.unlink(missing_ok=True)
         except OSError as error:
-            raise ConfigurationError(f"run directory {str(self.path)!r} cannot be written ({error.strerror or error}); pass dir= or set ACCELBUS_DIR to a directory that can be") from error
+            raise ConfigurationError(
+                f"run directory {str(self.path)!r} cannot be written ({error.strerror or error}); pass dir= or set ACCELBUS_DIR to a directory that can be"
+            ) from error
 
     def read_record(self) -> RunRecord | None:
         """Return ``run.json``, None when there is none yet.

@@ -22,6 +22,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -193,8 +194,13 @@ def resolve(log_with: str | Sequence[str] | None, *, check_installed: bool = Tru
     return tuple(dict.fromkeys(_resolve_name(name, check_installed=check_installed) for name in names))
 
 
-def load_tracker_class(name: str) -> type[GeneralTracker]:
+def load_tracker_class(name: str, search_path: Sequence[str] = ()) -> type[GeneralTracker]:
     """Import the tracker called *name*, or ``module:Class``. This is where its package is imported.
+
+    Args:
+        name: as `resolve` returned it.
+        search_path: where else to look for the module of a class. Appended: a folder next to somebody's script (W&B's ``wandb``, say)
+            must not hide a package.
 
     Raises:
         UnknownTrackerError: no such name, module or class, or the class is no tracker.
@@ -203,6 +209,7 @@ def load_tracker_class(name: str) -> type[GeneralTracker]:
     if name in _registered:
         return _registered[name]
     path = name
+    sys.path.extend(folder for folder in search_path if folder not in sys.path)
     if ":" not in name:
         entry_point = _entry_points().get(name)
         if entry_point is None:

@@ -6,7 +6,7 @@ Started by a rank; see `accelbus.client.launch`. Takes the bus lock before it bi
 from __future__ import annotations
 
 import argparse
-import fcntl
+import contextlib
 import logging
 import os
 import signal
@@ -19,11 +19,12 @@ import anyio
 from accelbus.aggregator.server import BusProcess
 from accelbus.aggregator.socket import RouterSocket
 from accelbus.config import Tuning, from_environment
+from accelbus.recordlock import try_lock
 from accelbus.rundir import RunDir
 
 _log = logging.getLogger(__name__)
-_LOCK_PATIENCE = 1.0
-"""Ranks that look whether a bus process is there hold the lock for an instant."""
+_LOCK_PATIENCE = 5.0
+"""One that is leaving, of the run's last attempt, holds the lock until everything is written."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         anyio.run(_serve, RunDir(options.run_dir), f"ipc://{options.node_dir / 'bus.sock'}", tuning)
     finally:
+        _remove(options.node_dir)
         os.close(lock)
     return 0
 
@@ -70,18 +72,22 @@ async def _watch_signals(bus: BusProcess) -> None:
 
 
 def _take_lock(path: Path) -> int | None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + _LOCK_PATIENCE
     while True:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                return None
-            time.sleep(0.02)
-        else:
-            return descriptor
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # the directory was removed in between
+            lock = try_lock(path)
+            if lock is not None or time.monotonic() > deadline:
+                return lock
+        time.sleep(0.02)
+
+
+def _remove(directory: Path) -> None:
+    """Leave nothing behind on the node. The lock is still held, so nobody serves from *directory*."""
+    with contextlib.suppress(OSError):  # a rank that is starting a bus process may put its lock there again
+        for entry in directory.iterdir():
+            entry.unlink(missing_ok=True)
+        directory.rmdir()
 
 
 if __name__ == "__main__":

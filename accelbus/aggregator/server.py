@@ -33,7 +33,7 @@ from accelbus.rundir import RunDir, RunRecord
 _log = logging.getLogger(__name__)
 _NOTICES_KEPT = 100
 _STARTED = frozenset({"running", "up_to_date", "finished"})
-_OWN_TO_A_RANK = frozenset({"created_ns", "settings_of_rank", "world_size"})
+_OWN_TO_A_RANK = frozenset({"created_ns", "search_path", "settings_of_rank", "world_size"})
 _NOBODY_CAME = 60.0
 """Seconds after which a bus process that no producer ever reached leaves."""
 

@@ -6,8 +6,6 @@ that start at the same instant end as one. Both locks are record locks: they go 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import subprocess
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from accelbus import host
 from accelbus.config import Tuning
+from accelbus.recordlock import is_locked, try_lock
 from accelbus.rundir import RunDir
 
 BUS_LOCK = "bus.lock"
@@ -58,21 +57,29 @@ class BusLauncher:
         """
         if self.is_starting:
             return
+        self._directory.mkdir(mode=0o700, exist_ok=True)  # the last bus process that left has removed it
         if self._start_lock is None:
-            self._start_lock = _try_lock(self._directory / START_LOCK)
+            self._start_lock = try_lock(self._directory / START_LOCK)
             if self._start_lock is None:
                 return
-        probe = _try_lock(self._directory / BUS_LOCK)
-        if probe is None:
+        if is_locked(self._directory / BUS_LOCK):
             return
-        os.close(probe)
         self._process = self._spawn()
         self.starts += 1
 
     @property
     def is_starting(self) -> bool:
-        """This process has started one, and it has not ended."""
+        """This process has started one that has not ended."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_expected(self) -> bool:
+        """A bus process runs, or some rank is starting one."""
+        return (
+            self.is_starting
+            or (self._start_lock is None and is_locked(self._directory / START_LOCK))
+            or is_locked(self._directory / BUS_LOCK)
+        )
 
     def settled(self) -> None:
         """A bus process answered: let others start the next one."""
@@ -105,15 +112,3 @@ def _environment() -> dict[str, str]:
     if package not in paths:
         paths.append(package)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _try_lock(path: Path) -> int | None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    with contextlib.suppress(OSError):
-        os.utime(path)
-    return descriptor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 import uuid
@@ -304,6 +305,7 @@ class Run:
             created_ns=self._created_ns,
             accelbus=__version__,
             settings_of_rank=self.rank,
+            search_path=tuple(os.path.abspath(path) for path in sys.path) if any(":" in sink for sink in self.sinks) else (),
         )
 
     # --- context manager, pickling, forking
@@ -417,8 +419,12 @@ def _inert_run(handle: Handle) -> Run:
 
 
 def _print_notice(notice: control.Notice) -> None:
-    level = logging.WARNING if notice.level == "warning" else logging.INFO
-    _log.log(level, "%s", notice.text)
+    """Show a line of the bus process once: through logging where somebody listens, else on stderr."""
+    level = logging.WARNING if notice.level in {"warning", "error"} else logging.INFO
+    if level == logging.INFO and not (_log.isEnabledFor(level) and _log.hasHandlers()):
+        sys.stderr.write(f"accelbus: {notice.text}\n")
+    else:
+        _log.log(level, "%s", notice.text)
 
 
 def _read_sink_states(run_dir: RunDir) -> dict[str, Any]:

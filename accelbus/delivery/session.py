@@ -45,7 +45,7 @@ class Session:
     def start(self, checkpoint: dict[str, Any]) -> None:
         """Build a tracker, take it back to *checkpoint* and start it. Raises whatever the tracker raises."""
         self._channel.enter("start")
-        tracker_class = load_tracker_class(self._sink)
+        tracker_class = load_tracker_class(self._sink, self._record.search_path)
         logging_dir = self._run_dir.tracker_output(self._sink)
         if tracker_class.requires_logging_directory:
             logging_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
