@@ -190,19 +190,19 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     call_seconds: Seconds = 0.5
     """How long one call should take: the deadlines, commands and cursors wait for it."""
     start_deadline: Seconds = 120.0
-    start_notice: Seconds = 15.0
-    """A tracker that has been starting for so long is reported to the main rank."""
+    slow_notice: Seconds = 15.0
+    """A tracker that has been in one call for so long is reported to the main rank, long before a deadline ends it."""
     log_deadline: Seconds = 60.0
     flush_deadline: Seconds = 60.0
     finish_deadline: Seconds = 120.0
     silence_deadline: Seconds = 30.0
     """A worker that says nothing for so long is stopped or stuck in C code: it is killed and restarted."""
-    stop_grace: Seconds = 5.0
+    stop_grace: Seconds = 3.0
     """A worker told to leave finishes its call, flushes and moves its cursor within this time, or is killed."""
     exclusion_patience: Seconds = 2.0
     """A worker whose owner is gone has so long to leave its tracker before the next one kills it."""
     worker_log_bytes: Positive = 8 * MIB
-    """The file with a worker's stderr is set aside, once, when it is larger as the worker starts."""
+    """The file with a worker's output is set aside when it is larger; one such file is kept."""
     worker_nice: int = 10
     lease_interval: Seconds = 2.0
     lease_expires: Seconds = 15.0
@@ -235,7 +235,9 @@ def from_environment(table: type[_Table], environ: Mapping[str, str] | None = No
     if explicit:
         unknown = next(iter(explicit))
         close = difflib.get_close_matches(unknown, known, n=1)
-        raise ConfigurationError(f"unknown setting {unknown!r}" + (f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(known)})"))
+        raise ConfigurationError(
+            f"unknown setting {unknown!r}" + (f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(known)})")
+        )
     return table(**values)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import msgspec
 
 from accelbus.config import Tuning
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL = 0.25
 LAST_WORDS = 2.0
+_TRIM_INTERVAL = 10.0
 _LONGEST_LINE = 4 * 1024 * 1024
 
 
@@ -56,6 +59,7 @@ class WorkerProcess:
         self._tuning = tuning
         self._environ = environ
         self._on_status = on_status
+        self._log_path = run_dir.logs / f"{sink}.log"
         self._process: anyio.abc.Process | None = None
         self._heard_at = time.monotonic()
         self._status: SinkStatus | None = None
@@ -114,10 +118,10 @@ class WorkerProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def _open_log(self) -> int:
-        path = self._run_dir.logs / f"{self._sink}.log"
+        path = self._log_path
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._run_dir.sink(self._sink).mkdir(parents=True, exist_ok=True, mode=0o700)
-        _set_aside(path, self._tuning.worker_log_bytes)
+        trim(path, self._tuning.worker_log_bytes)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     async def _send(self, line: bytes) -> None:
@@ -152,7 +156,7 @@ class WorkerProcess:
 
     async def _watch(self) -> None:
         """Kill the worker when it exceeds a deadline."""
-        self._heard_at = looked_at = time.monotonic()
+        self._heard_at = looked_at = trimmed_at = time.monotonic()
         while True:
             await anyio.sleep(WATCH_INTERVAL)
             now = time.monotonic()
@@ -160,6 +164,9 @@ class WorkerProcess:
                 # We were stopped or starved ourselves: the worker's reports wait in the pipe.
                 self._heard_at = now
             looked_at = now
+            if now - trimmed_at > _TRIM_INTERVAL:
+                trimmed_at = now
+                await anyio.to_thread.run_sync(trim, self._log_path, self._tuning.worker_log_bytes)
             if reason := self._exceeded(now):
                 self.killed_for = reason
                 logger.warning("%s: worker %d is killed: %s", self._sink, self.pid, reason)
@@ -182,10 +189,12 @@ class WorkerProcess:
         return f"no word for {tuning.silence_deadline:g} s" if silence > tuning.silence_deadline else ""
 
 
-def _set_aside(path: Path, limit: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
+def trim(path: Path, limit: int) -> None:
+    """Move what is in *path* to ``<path>.1`` if it is more than *limit* bytes. A writer that appends goes on at the new beginning."""
+    with contextlib.suppress(OSError):
         if path.stat().st_size > limit:
-            path.replace(path.with_suffix(".log.1"))
+            shutil.copyfile(path, path.with_name(path.name + ".1"))
+            os.truncate(path, 0)
 
 
-__all__ = ["WorkerProcess"]
+__all__ = ["WorkerProcess", "trim"]

@@ -28,6 +28,7 @@ Notice: TypeAlias = Callable[[str, str, str], None]
 """Called with level (``info``, ``warning``, ``error``), text and sink."""
 
 _STATUS_FILE_INTERVAL = 2.0
+_CALLS = frozenset({"log", "flush", "finish"})
 _WORKING = frozenset({"running", "up_to_date"})
 
 
@@ -273,6 +274,8 @@ class Tender:
     def _tell(self, status: SinkStatus, previous: SinkStatus) -> None:
         if status.url:
             self._say("url", "info", status.url)
+        if status.phase in _CALLS and status.phase_seconds > self._tuning.slow_notice:
+            self._say(f"slow {status.phase}", "warning", f"has been in {status.phase} for {status.phase_seconds:.0f} s")
         if status.state == "retrying" and status.last_error:
             kind = "start" if not status.rows and not status.url else "log"
             self._say(kind, "warning", f"{status.last_error}; trying again")
@@ -284,9 +287,9 @@ class Tender:
             self._on_notice("info", f"{self._sink}: works again", self._sink)
 
     async def _mind_slow_start(self) -> None:
-        await anyio.sleep(self._tuning.start_notice)
+        await anyio.sleep(self._tuning.slow_notice)
         if self.status.state == "starting":
-            self._say("slow", "warning", f"not started after {self._tuning.start_notice:g} s; still trying")
+            self._say("slow start", "warning", f"not started after {self._tuning.slow_notice:g} s; still trying")
 
     def _say(self, kind: str, level: str, text: str) -> None:
         """Tell the user, once per *kind*."""

@@ -153,13 +153,13 @@ def check_counts(rank: int, counts: RankCounts) -> None:
     assert counts.read == out, (rank, counts)
 
 
-async def until(condition: Callable[[], Any], what: str, timeout: float = 20.0) -> None:
+async def until(condition: Callable[[], Any], what: str | Callable[[], str], timeout: float = 20.0) -> None:
     """Wait until *condition* holds."""
     with anyio.move_on_after(timeout):
         while not condition():
             await anyio.sleep(0.01)
         return
-    raise AssertionError(f"not within {timeout} s: {what}")
+    raise AssertionError(f"not within {timeout} s: {what if isinstance(what, str) else what()}")
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

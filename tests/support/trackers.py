@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,8 @@ class ScriptedTracker(GeneralTracker):
         flush_failures: int = 0,
         finish_failures: int = 0,
         seconds_per_call: float = 0.0,
+        exits_at: tuple[int, ...] = (),
+        leaves_behind: str = "",
         noise: bool = False,
     ) -> None:
         super().__init__()
@@ -57,6 +61,8 @@ class ScriptedTracker(GeneralTracker):
         self.flush_failures = flush_failures
         self.finish_failures = finish_failures
         self.seconds_per_call = seconds_per_call
+        self.exits_at = set(exits_at)
+        self.leaves_behind = leaves_behind
         self.noise = noise
         self.calls = 0
 
@@ -76,6 +82,13 @@ class ScriptedTracker(GeneralTracker):
             time.sleep(3600)
         if started <= self.deaths_in_start + self.hangs_in_start + self.start_failures:
             raise ConnectionError("no network yet")
+        if self.leaves_behind == "thread":
+            threading.Thread(target=time.sleep, args=(3600,), name="uploader").start()
+        elif self.leaves_behind == "fork":
+            if os.fork() == 0:
+                time.sleep(3600)
+        elif self.leaves_behind == "process":
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         if self.noise:
             print("a tracker prints what it likes")
             print('{"sink": "forged", "state": "finished"}', flush=True)
@@ -108,7 +121,9 @@ class ScriptedTracker(GeneralTracker):
         if self.raise_every and self.calls % self.raise_every == 0:
             raise RuntimeError("now and then")
         if step in self.refuses:
-            raise ValueError(f"step {step} is not to my taste")
+            raise ValueError(f"step {step} is not to my taste \udc80")
+        if step in self.exits_at:
+            sys.exit(0)
         if step in self.dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
         if step in self.hangs_at and self._count(f"hangs-{step}", step) <= self.hangs:

@@ -32,12 +32,12 @@ class Served:
         return status
 
     async def state(self, *states: str) -> SinkStatus:
-        await until(lambda: self.status.state in states, f"{states}, is {self.status}\n{self.run.worker_log()}")
+        await until(lambda: self.status.state in states, lambda: f"{states}, is {self.status}\n{self.run.worker_log()}")
         return self.status
 
     async def delivered(self, *steps: int) -> None:
         expected = self.run.expected(*steps)
-        await until(lambda: self.run.merged() == expected, f"{expected}; is {self.status}\n{self.run.worker_log()}")
+        await until(lambda: self.run.merged() == expected, lambda: f"{expected}; is {self.status}\n{self.run.worker_log()}")
 
     async def finished(self) -> SinkStatus:
         """Close the run and wait for the sink; what every run must have come to by then."""
@@ -289,9 +289,52 @@ class TestHangs:
         run = Run(tmp_path, "ScriptedTracker", hangs_in_start=1)
         run.start()
         run.log(1)
-        async with serving(run, tuning={"start_deadline": 1.5, "start_notice": 0.3}) as served:
+        async with serving(run, tuning={"start_deadline": 1.5, "slow_notice": 0.3}) as served:
             await served.finished()
         assert any("not started after" in text for _, text, _ in served.notices)
+
+    async def test_a_slow_call_is_reported_before_its_deadline(self, tmp_path):
+        """A network that swallows everything looks like this."""
+        run = Run(tmp_path, "ScriptedTracker", hangs_at=(2,))
+        run.start()
+        run.log(*range(5))
+        async with serving(run, tuning={"slow_notice": 0.3}) as served:
+            await until(lambda: any("has been in log for" in text for _, text, _ in served.notices), "a notice")
+            assert served.status.restarts == 0
+
+    async def test_a_tracker_that_exits_has_not_done_its_work(self, tmp_path):
+        """``sys.exit(0)`` in a library is a death like any other."""
+        run = Run(tmp_path, "ScriptedTracker", exits_at=(7,))
+        run.start()
+        run.log(*range(20))
+        async with serving(run) as served:
+            status = await served.finished()
+            assert status.dead_letters == 1
+            assert run.merged() == run.expected(*[step for step in range(20) if step != 7])
+
+    @pytest.mark.parametrize("what", ["thread", "fork", "process"])
+    async def test_what_a_tracker_leaves_behind_is_ended(self, tmp_path, what):
+        """A thread that keeps the interpreter alive has a deadline; processes go with their worker."""
+        run = Run(tmp_path, "ScriptedTracker", leaves_behind=what)
+        run.start()
+        run.log(*range(5))
+        async with serving(run, tuning={"finish_deadline": 1.0}) as served:
+            status = await served.finished()
+            await until(lambda: group_is_gone(status.pid), "the end of the group")
+            assert served.status.restarts == 0
+
+    async def test_signals_to_a_whole_job_do_not_end_a_worker(self, tmp_path):
+        """A batch system signals every process; the supervisor decides when its workers leave."""
+        run = Run(tmp_path, "ScriptedTracker")
+        run.start()
+        run.log(*range(5))
+        async with serving(run) as served:
+            pid = (await served.state("up_to_date")).pid
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                kill(pid, number)
+            run.log(*range(5, 10))
+            await served.delivered(*range(10))
+            assert (await served.finished()).restarts == 0
 
     async def test_a_stopped_worker_is_replaced(self, tmp_path):
         """SIGSTOP: it says nothing, so it is killed, and another one goes on."""
@@ -359,6 +402,24 @@ class TestKilledWorkers:
             status = await served.finished()
             assert [row["step"] for row in run.durable()] == list(range(20))
             assert status.values.delivered == 80
+
+    async def test_a_cursor_that_cannot_be_written_stops_nothing(self, tmp_path):
+        """A full disk: delivery goes on, the cursor follows when there is room again."""
+        run = Run(tmp_path, "ScriptedTracker")
+        run.start()
+        run.log(*range(5))
+        async with serving(run) as served:
+            await served.state("up_to_date")
+            cursor = run.dir.sink(run.sink) / "cursor.msgpack"
+            cursor.unlink()
+            (cursor / "in the way").mkdir(parents=True)
+            run.log(*range(5, 10))
+            await served.delivered(*range(10))
+            await until(lambda: "cannot be written" in run.worker_log(), "the complaint")
+            (cursor / "in the way").rmdir()
+            cursor.rmdir()
+            await served.state("up_to_date")
+            assert (await served.finished()).restarts == 0
 
     async def test_a_damaged_cursor_means_from_the_beginning(self, tmp_path):
         """Said, counted, and for a file tracker without a trace."""
