@@ -63,6 +63,8 @@ class Hello(msgspec.Struct, tag="hello", omit_defaults=True):
     """The run record as this rank would write it; used when rank 0's does not come. Not kept in the spool."""
     may_restart: bool = False
     """Its launcher will start the ranks again if one fails."""
+    started_by: tuple[Number, Seq] | None = None
+    """Process id and start time of its launcher."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.base_seq <= self.last_seq + 1:

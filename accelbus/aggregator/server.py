@@ -63,7 +63,7 @@ class BusProcess:
         self._done = anyio.Event()
         self._somebody_left = anyio.Event()
         self._asked_again: dict[bytes, float] = {}
-        self._parents: dict[bytes, tuple[int, int]] = {}
+        self._launchers: dict[bytes, tuple[int, int]] = {}
         """{producer: pid and start time of its launcher}"""
 
     # --- life
@@ -263,9 +263,8 @@ class BusProcess:
                         ),
                     )
         if hello.host == host.name():
-            parent = host.parent_of(hello.pid)
-            if parent is not None and (started := host.process_start_time(parent)) is not None:
-                self._parents[member.producer] = (parent, started)
+            if hello.started_by is not None:
+                self._launchers[member.producer] = hello.started_by
             member.salvageable = self._watch.watch(member.producer, hello.spool)
         return member
 
@@ -374,8 +373,8 @@ class BusProcess:
 
     def _grace(self, trainers: list[Member]) -> float:
         """How long a run without every rank's goodbye stays open: only while somebody may restart the ranks."""
-        parents = {self._parents.get(member.producer) for member in trainers}
-        alive = any(parent is not None and host.process_start_time(parent[0]) == parent[1] for parent in parents)
+        launchers = {self._launchers[member.producer] for member in trainers if member.producer in self._launchers}
+        alive = any(host.process_start_time(pid) == started for pid, started in launchers)
         return self._tuning.restart_grace if alive else 0.5
 
     # --- delivery and reporting

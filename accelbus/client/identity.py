@@ -141,13 +141,13 @@ def _launch_key(environ: Mapping[str, str], ranks: Ranks) -> _Key | None:
         return (*shared, str(_join((*shared, _requeued(environ)), ranks).ordinal))
     if not ranks.one_node:
         return None
-    launcher = _launcher_process(environ)
+    launcher = launcher_process(environ)
     local = _node_key(environ, ranks, launcher)
     return (*local, _join(local, ranks).nonce)
 
 
 def _torchrun_key(environ: Mapping[str, str], ranks: Ranks) -> _Key | None:
-    agent = _launcher_process(environ)
+    agent = launcher_process(environ)
     if ranks.one_node:
         return ("agent", *_this_kernel(), *map(str, agent))
     step: _Key = slurm_step(environ) or ()
@@ -188,7 +188,7 @@ def _join(key: _Key, ranks: Ranks) -> cohorts.Cohort:
     return cohorts.join(key, f"rank {ranks.rank}", _this_process(), gathered_within=_GATHERED_WITHIN if by_hand else None)
 
 
-def _launcher_process(environ: Mapping[str, str]) -> cohorts.Member:
+def launcher_process(environ: Mapping[str, str]) -> cohorts.Member:
     """Return the process that started the ranks of this node: the nearest ancestor that is not a wrapper around one rank."""
     marks = {mark: environ[mark] for mark in _MARKS if mark in environ}
     pid = os.getppid()

@@ -161,9 +161,9 @@ class Pump(threading.Thread):
 
     @property
     def may_be_served(self) -> bool:
-        """The bus process has spoken lately, or is just being started by this process."""
+        """The bus process has spoken lately, or is just being started."""
         if self._server is None:
-            return self._launcher is not None and self._launcher.is_starting
+            return self._launcher is not None and self._launcher.is_expected
         return time.monotonic() - self._heard_at < self._tuning.exit_timeout
 
     def say_goodbye(self, status: control.Ending) -> None:

@@ -20,7 +20,7 @@ from accelbus.blobs import BlobStore
 from accelbus.client.attach import Handle
 from accelbus.client.finishing import how_long, may_restart, wait_for_sinks
 from accelbus.client.hooks import HOOKS, Ending, ending_by
-from accelbus.client.identity import Identity
+from accelbus.client.identity import Identity, launcher_process
 from accelbus.client.intake import Intake
 from accelbus.client.launch import BusLauncher, node_directory
 from accelbus.client.placement import place
@@ -56,6 +56,7 @@ class Run:
         self.sinks = sinks
         self._run_dir = run_dir
         self._identity = identity
+        self._started_by: tuple[int, int] | None = None
         self._tuning = tuning or Tuning()
         self._finishing = threading.Lock()
         self._finisher: int | None = None
@@ -283,6 +284,7 @@ class Run:
             main=self.is_main,
             record=msgspec.to_builtins(self.record()),
             may_restart=may_restart(os.environ),
+            started_by=self._started_by,
         )
 
     def record(self) -> RunRecord:
@@ -366,6 +368,7 @@ class Run:
         Args:
             signals: whether SIGTERM is observed.
         """
+        self._started_by = launcher_process(os.environ)
         hello = self.hello(1, 0)
         placed = place(hello, durability=self.settings.durability, tuning=self._tuning, wake=self._wake)
         self._queue, self._where = placed

@@ -165,6 +165,22 @@ class Job:
         self.ranks += started
         return started
 
+    def start_command(self, command: list[str], script: str, **environ: str) -> Rank:
+        """Start *command*, a launcher, with *script* as its last argument."""
+        path = self.root / f"script{len(self.ranks)}.py"
+        path.write_text(script)
+        process = subprocess.Popen(
+            [*command, str(path)],
+            env={**_clean_environment(), **self.environ, "ROOT": str(self.root), **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.root,
+        )
+        self.ranks.append(Rank(process))
+        return self.ranks[-1]
+
     def run(self, script: str, ranks: int = 1, *, timeout: float = 60.0, alone: bool = False, **environ: str) -> list[Rank]:
         """Start, wait for the end of every rank, and of the bus process."""
         started = self.start(script, ranks, alone=alone, **environ)

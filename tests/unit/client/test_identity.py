@@ -38,7 +38,7 @@ class Node:
         patch.setattr(host, "private_directory", lambda: self._directory)
         patch.setattr(host, "process_start_time", lambda pid: None if pid in self.dead else pid * 10)
         patch.setattr(host, "command_name", lambda pid: self.programs.get(pid, "python"))
-        patch.setattr(identity, "_launcher_process", lambda _: launcher)
+        patch.setattr(identity, "launcher_process", lambda _: launcher)
         patch.setattr(identity, "_this_process", lambda: (pid, pid * 10))
         ordinal = settings.pop("ordinal", 0)
         return identify(
@@ -467,6 +467,6 @@ def test_the_launcher_is_found_above_wrappers(monkeypatch):
     monkeypatch.setattr(host, "parent_of", parents.get)
     monkeypatch.setattr(host, "environment_of", environments.get)
     monkeypatch.setattr(host, "process_start_time", lambda pid: pid * 10)
-    assert identity._launcher_process(wrapped) == (10, 100)
-    assert identity._launcher_process({"RANK": "2"}) == (os.getppid(), os.getppid() * 10)
-    assert identity._launcher_process({}) == (os.getppid(), os.getppid() * 10)
+    assert identity.launcher_process(wrapped) == (10, 100)
+    assert identity.launcher_process({"RANK": "2"}) == (os.getppid(), os.getppid() * 10)
+    assert identity.launcher_process({}) == (os.getppid(), os.getppid() * 10)
