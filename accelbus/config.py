@@ -195,6 +195,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     log_deadline: Seconds = 60.0
     flush_deadline: Seconds = 60.0
     finish_deadline: Seconds = 120.0
+    exit_deadline: Seconds = 10.0
+    """A tracker that was finished has so long for what it leaves to the end of the interpreter; everything is durable then."""
     silence_deadline: Seconds = 30.0
     """A worker that says nothing for so long is stopped or stuck in C code: it is killed and restarted."""
     stop_grace: Seconds = 3.0
@@ -231,7 +233,7 @@ def from_environment(table: type[_Table], environ: Mapping[str, str] | None = No
         if given is not None:
             values[name] = _convert(name, given, field.type, f"{name}=", strict=True)
         elif text := environ.get(PREFIX + name.upper()):
-            values[name] = _convert(name, _parse(text, field.type), field.type, PREFIX + name.upper(), strict=False)
+            values[name] = _convert(name, _parse(text, field.type), field.type, PREFIX + name.upper() + "=", strict=False)
     if explicit:
         unknown = next(iter(explicit))
         close = difflib.get_close_matches(unknown, known, n=1)
