@@ -132,9 +132,14 @@ def is_on_network(path: Path) -> bool:
     return kind in _NETWORK_FILE_SYSTEMS or (kind.startswith("fuse.") and kind != "fuse.fuse-overlayfs")
 
 
+def is_in_memory(path: Path) -> bool:
+    """Return whether *path* is on a file system that lives in memory, as far as the mount table tells."""
+    return _file_system(path) in _MEMORY_FILE_SYSTEMS
+
+
 def tmpfs_directory() -> Path | None:
     """Return our directory in memory, None where there is no tmpfs or the directory is not ours alone."""
-    if _file_system(_SHARED_MEMORY) not in _MEMORY_FILE_SYSTEMS:
+    if not is_in_memory(_SHARED_MEMORY):
         return None
     directory = _SHARED_MEMORY / f"accelbus-{os.geteuid()}"
     try:

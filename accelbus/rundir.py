@@ -120,7 +120,7 @@ class RunDir:
             return None
         try:
             return msgspec.json.decode(data, type=RunRecord)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise CorruptDataError("run_record", f"{self.record_path} is not a run record ({error})") from error
 
     def write_record(self, record: RunRecord) -> None:

@@ -23,17 +23,19 @@ _encode = msgspec.msgpack.Encoder().encode
 class Ledger:
     """One writer's part of a run's journal. Trouble with the disk is said once, training never notices, and it goes on when it can."""
 
-    def __init__(self, journal: Path, *, ack_after_sync: bool, tuning: Tuning) -> None:
+    def __init__(self, journal: Path, *, tuning: Tuning) -> None:
         self.incarnation = uuid.uuid4().bytes
+        self.ack_after_sync = True
+        """An ack promises a durable event; the usual ack promises one that is written, and durable half a second later."""
         self._tuning = tuning
-        self._ack_after_sync = ack_after_sync
         self._writer = JournalWriter(journal / f"bus-{host.name()}-{self.incarnation.hex()[:12]}", tuning=tuning)
         self._records: list[bytes] = []
         self._written: list[bytes] = []
         self._record_seq = 1
         self._appending = anyio.Lock()
         self._syncing = anyio.Lock()
-        self._failed_at: float | None = None
+        self._is_failing = self._append_failed = self._sync_failed = False
+        self._retry_at = float("-inf")
         self.appended_at = time.monotonic()
         self.events_at = float("-inf")
         self.disk_errors = 0
@@ -41,8 +43,8 @@ class Ledger:
 
     @property
     def is_failing(self) -> bool:
-        """The disk refused the last write or sync."""
-        return self._failed_at is not None
+        """The disk refused a write or sync, and nothing was made durable since."""
+        return self._is_failing
 
     def record(self, event: Record) -> None:
         """Add what the bus process knows; written with the next `append`, or by `append` with nothing."""
@@ -55,7 +57,7 @@ class Ledger:
         again.
         """
         async with self._appending:
-            if self._failed_at is not None and time.monotonic() - self._failed_at < self._tuning.disk_retry_interval:
+            if time.monotonic() < self._retry_at or not await self._has_room():
                 return False
             everything = [*self._take_records(), *frames]
             if not everything:
@@ -64,17 +66,26 @@ class Ledger:
                 mark = await anyio.to_thread.run_sync(self._writer.append, everything)
             except OSError as error:
                 self._give_back_records(len(everything) - len(frames))
+                self._append_failed = True
                 self._fail("written", error)
                 return False
+            self._append_failed = False
             self._written = []
-        self._recover()
         self.appended_at = time.monotonic()
+        if frames and (self.ack_after_sync or self._is_full) and not (await self.sync() and self._writer.synced_mark >= mark):
+            return False
         if events:
             self.events += events
             self.events_at = self.appended_at
-        if self._ack_after_sync or self._writer.unsynced_bytes > self._tuning.unsynced_bytes:
-            return await self.sync() and self._writer.synced_mark >= mark
         return True
+
+    @property
+    def _is_full(self) -> bool:
+        return self._writer.unsynced_bytes > self._tuning.unsynced_bytes
+
+    async def _has_room(self) -> bool:
+        """What is written and not durable is kept in memory: while the disk does not confirm, nothing is added to it."""
+        return not (self._sync_failed or self._is_full) or await self.sync()
 
     async def sync(self) -> bool:
         """Make everything written so far durable; False when the disk refused. Concurrent callers share one sync."""
@@ -85,8 +96,10 @@ class Ledger:
             try:
                 await anyio.to_thread.run_sync(self._writer.sync)
             except OSError as error:
+                self._sync_failed = True
                 self._fail("synced", error)
                 return False
+            self._sync_failed = False
             self._recover()
             return True
 
@@ -94,7 +107,7 @@ class Ledger:
         """Sync at the interval that ``durability="process"`` promises."""
         while True:
             await anyio.sleep(self._tuning.sync_interval)
-            if self._writer.synced_mark < self._writer.mark or self.is_failing:
+            if self._writer.synced_mark < self._writer.mark and time.monotonic() >= self._retry_at:
                 await self.sync()
 
     async def keep_time(self) -> None:
@@ -103,13 +116,20 @@ class Ledger:
         while True:
             await anyio.sleep(tuning.tick_interval)
             now = time.monotonic()
+            if self._is_failing:
+                continue
             waiting = now - self.events_at < tuning.late_after + 4 * tuning.tick_interval
             if waiting and now - self.appended_at >= tuning.tick_interval * 0.9:
                 self.record(Tick(time.time_ns()))
                 await self.append([])
 
     def close(self) -> None:
-        self._writer.close()
+        """Sync and close; what the disk refuses even now is said."""
+        try:
+            self._writer.close()
+        except OSError as error:
+            owed = self._writer.mark - self._writer.synced_mark
+            _log.error("the last %d rows of the journal may not be on disk (%s)", owed, error)
 
     def statistics(self) -> dict[str, int]:
         return {"events": self.events, "disk_errors": self.disk_errors, "unsynced_bytes": self._writer.unsynced_bytes}
@@ -131,12 +151,14 @@ class Ledger:
         self._written = []
 
     def _fail(self, verb: str, error: OSError) -> None:
-        if self._failed_at is None:
+        if not self._is_failing:
             _log.error("the journal cannot be %s (%s); events stay with their ranks until it works again", verb, error)
-        self._failed_at = time.monotonic()
+        self._is_failing = True
+        self._retry_at = time.monotonic() + self._tuning.disk_retry_interval
         self.disk_errors += 1
 
     def _recover(self) -> None:
-        if self._failed_at is not None:
+        # A sync says nothing about room for more.
+        if self._is_failing and not self._append_failed:
             _log.warning("the journal works again")
-            self._failed_at = None
+            self._is_failing = False

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from accelbus import host
 from accelbus.control import Hello
 from accelbus.durable import write_atomically
 from accelbus.events import TRAINER, ProducerJoined, ProducerState, worst_status
@@ -60,7 +61,8 @@ class Roster:
         self.wants_notices: set[bytes] = set()
         self.heard_at: dict[bytes, float] = {}
         self._changed = False
-        self._load()
+        self.is_new = not self._load()
+        """There is no list, or none that can be read; see `recall`."""
 
     def join(self, hello: Hello, peer: bytes | None) -> tuple[Member, ProducerJoined | None]:
         """Take in whoever says *hello*; the record is to be written when the producer is new to the run."""
@@ -166,20 +168,34 @@ class Roster:
             for m in sorted(self.members.values(), key=lambda m: (m.attempt, m.role, m.rank))
         ]  # fmt: skip
 
-    def _load(self) -> None:
+    def recall(self, members: list[Member]) -> None:
+        """Take over what the journal says of producers. Those of other nodes count for the numbers of the attempts only: whether they
+        live is not for this node to say.
+        """
+        for member in members:
+            self._remember(member, here=member.host == host.name())
+        self._changed = bool(members)
+        self.is_new = False
+
+    def _load(self) -> bool:
         try:
             kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
         except FileNotFoundError:
-            return
-        except (OSError, msgspec.MsgspecError) as error:
-            _log.warning("%s cannot be read (%s); producers are met anew", self._path, error)
-            return
+            return False
+        except (OSError, msgspec.MsgspecError, RecursionError) as error:
+            _log.warning("%s cannot be read (%s); the journal says who was there", self._path, error)
+            return False
         for member in kept.members:
+            self._remember(member, here=True)
+        return True
+
+    def _remember(self, member: Member, *, here: bool) -> None:
+        self._attempts.learn(member.producer, launch=member.launch, rank=member.rank, role=member.role, attempt=member.attempt)
+        if member.state not in LIVE:
+            self._attempts.ended(member.producer)
+        if here:
             self.members[member.producer] = member
-            self._attempts.learn(member.producer, launch=member.launch, rank=member.rank, role=member.role, attempt=member.attempt)
-            if member.state not in LIVE:
-                self._attempts.ended(member.producer)
-            else:
+            if member.state in LIVE:
                 self.heard_at[member.producer] = time.monotonic()
 
     def _forget_peer(self, producer: bytes) -> None:

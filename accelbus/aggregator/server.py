@@ -16,6 +16,7 @@ import anyio.to_thread
 import msgspec
 
 from accelbus import control, frame, host
+from accelbus.aggregator.history import recall
 from accelbus.aggregator.ledger import Ledger
 from accelbus.aggregator.remains import SpoolWatch, find_spools
 from accelbus.aggregator.rescue import rescue_strangers
@@ -27,7 +28,7 @@ from accelbus.durable import write_atomically
 from accelbus.errors import CorruptDataError, FrameError
 from accelbus.events import RunClosed
 from accelbus.journal.salvage import Remains
-from accelbus.journal.spool_places import spool_directories
+from accelbus.journal.spool_places import is_of_run, spool_directories
 from accelbus.rundir import RunDir, RunRecord
 
 _log = logging.getLogger(__name__)
@@ -45,8 +46,7 @@ class BusProcess:
         self._run_dir = run_dir
         self._tuning = tuning
         self._socket = socket
-        network = host.is_on_network(run_dir.path)
-        self._ledger = Ledger(run_dir.journal, ack_after_sync=network, tuning=tuning)
+        self._ledger = Ledger(run_dir.journal, tuning=tuning)
         self._roster = Roster(run_dir.path / f"producers-{host.name()}.json")
         self._watch = SpoolWatch(tuning)
         self._record: RunRecord | None = None
@@ -55,6 +55,11 @@ class BusProcess:
         self._notices: list[control.Notice] = []
         self._started = time.monotonic()
         self._closed_at: float | None = None
+        self._closing_as = ""
+        """Status in a RunClosed that is recorded and perhaps not written yet."""
+        self._alone_since = time.monotonic()
+        """Since when no producer lives."""
+        self._complained_of_record = ""
         self._terminating_at: float | None = None
         self._bad_frames: Counter[str] = Counter()
         self._verdict: control.Verdict | None = None
@@ -81,8 +86,11 @@ class BusProcess:
             tasks.start_soon(self._decide_when_to_leave)
             tasks.start_soon(anyio.to_thread.run_sync, partial(rescue_strangers, strangers, tuning=self._tuning))
             await self._done.wait()
-            await self._leave()
+            await self._stop_delivery()
             tasks.cancel_scope.cancel()
+        await self._ledger.sync()
+        await self._write_status("left")
+        self._ledger.close()
 
     def terminate(self) -> bool:
         """Leave once the ranks are gone and the sinks are up to date, within the grace; False when that was asked before."""
@@ -92,22 +100,21 @@ class BusProcess:
         self._terminating_at = time.monotonic()
         return True
 
-    async def _leave(self) -> None:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(self._tuning.exit_timeout):
+    async def _stop_delivery(self) -> None:
+        with anyio.move_on_after(self._tuning.exit_timeout):
             if self._supervisor is not None:
                 self._tell_sink_states()
                 await self._supervisor.stop()
-            await self._ledger.sync()
-            await self._write_status("left")
-        self._ledger.close()
 
     async def _decide_when_to_leave(self) -> None:
         tuning = self._tuning
         while True:
             await anyio.sleep(0.1)
             now = time.monotonic()
+            if self._roster.live():
+                self._alone_since = now
             delivered = self._closed_at is not None and (self._is_delivered() or now - self._closed_at > tuning.linger)
-            terminated = self._terminating_at is not None and not self._roster.live() and now - self._terminating_at > tuning.drain_grace
+            terminated = self._terminating_at is not None and now - max(self._terminating_at, self._alone_since) > tuning.drain_grace
             if delivered or terminated or (not self._roster.members and now - self._started > _NOBODY_CAME):
                 self._done.set()
 
@@ -217,15 +224,13 @@ class BusProcess:
             return
         if self._done.is_set():
             return  # Leaving: it says hello again, to the next bus process.
-        member = self._take_in(hello, peer)
-        if member.state not in LIVE:
-            # It was taken for dead, or it says hello again after its goodbye; either way it is here.
-            member.state, member.status = "alive", ""
-            self._ledger.record(self._roster.state_record(member))
-        if self._closed_at is not None:
-            self._closed_at = None
-            if self._supervisor is not None:
-                self._supervisor.resume()
+        known = self._roster.members.get(hello.producer)
+        if known is not None and known.state == "finished" and hello.last_seq <= known.last_seq:
+            # Sent before the word on its goodbye came, or because that got lost: nothing is new, and its process may be gone by now.
+            member, _ = self._roster.join(hello, peer)
+        else:
+            member = self._take_in(hello, peer)
+            self._reopen(member)
         await self._save_roster()
         if hello.record is not None:
             self._offer_record(hello.rank, hello.record)
@@ -242,6 +247,17 @@ class BusProcess:
             for notice in self._notices:
                 self._send(peer, notice)
             self._tell_sink_states()
+
+    def _reopen(self, member: Member) -> None:
+        """A producer is here: the run goes on, whatever was thought of either."""
+        if member.state not in LIVE:
+            member.state, member.status = "alive", ""
+            self._ledger.record(self._roster.state_record(member))
+        self._closing_as = ""
+        if self._closed_at is not None:
+            self._closed_at = None
+            if self._supervisor is not None:
+                self._supervisor.resume()
 
     def _offer_record(self, rank: int, record: dict[str, Any]) -> None:
         try:
@@ -298,10 +314,13 @@ class BusProcess:
 
         Returns the other runs that dead producers on this node have left something of.
         """
+        if self._roster.is_new:
+            self._roster.recall(await anyio.to_thread.run_sync(partial(recall, self._run_dir.journal, tuning=self._tuning)))
         found = await anyio.to_thread.run_sync(lambda: list(find_spools(spool_directories(self._tuning), self._tuning)))
         for spool in found:
             spool.hello.spool = str(spool.path)
-            if Path(spool.hello.run_dir) == self._run_dir.path:
+            if is_of_run(spool.hello, self._run_dir.path):
+                # Whatever became of its producer: a spool goes when its process is gone and all of it is in the journal.
                 self._take_in(spool.hello, None)
         for spool in found:
             os.close(spool.descriptor)
@@ -367,7 +386,11 @@ class BusProcess:
         newest_end = max((member.ended_ns for member in self._roster.members.values()), default=0) / 1e9
         if not orderly and time.time() - newest_end < self._grace(trainers):
             return
-        self._ledger.record(RunClosed(time.time_ns(), self._roster.status()))
+        status = self._roster.status()
+        if self._closing_as != status:
+            # Once: while the disk refuses, this is tried again and again.
+            self._closing_as = status
+            self._ledger.record(RunClosed(time.time_ns(), status))
         if await self._ledger.append([]) and await self._ledger.sync():
             self._closed_at = time.monotonic()
 
@@ -375,7 +398,7 @@ class BusProcess:
         """How long a run without every rank's goodbye stays open: only while somebody may restart the ranks."""
         launchers = {self._launchers[member.producer] for member in trainers if member.producer in self._launchers}
         alive = any(host.process_start_time(pid) == started for pid, started in launchers)
-        return self._tuning.restart_grace if alive else 0.5
+        return self._tuning.restart_grace if alive and self._terminating_at is None else 0.5
 
     # --- delivery and reporting
 
@@ -385,6 +408,7 @@ class BusProcess:
             self._record = self._find_record()
             if self._record is None:
                 await anyio.sleep(0.05)
+        self._ledger.ack_after_sync = self._record.durability == "disk" or host.is_on_network(self._run_dir.path)
         for rank in self._offered:
             self._compare(rank)
         if self._record.mode != "online" or not self._record.sinks:
@@ -419,15 +443,30 @@ class BusProcess:
     def _find_record(self) -> RunRecord | None:
         try:
             record = self._run_dir.read_record()
-        except CorruptDataError as error:
-            _log.warning("%s", error)
-            record = None
+        except (CorruptDataError, OSError) as error:
+            record = self._replace_record(error)
         if record is None and self._offered and time.monotonic() - self._started > self._tuning.settings_grace:
             rank = min(self._offered)
             _log.warning("rank 0's settings did not come within %.0f s: rank %d's are used", self._tuning.settings_grace, rank)
             record = self._offered[rank]
-            self._run_dir.write_record(record)
+            self._write_record(record)
         return record
+
+    def _replace_record(self, error: CorruptDataError | OSError) -> RunRecord | None:
+        """``run.json`` cannot be read: use what rank 0 says over the wire."""
+        if self._complained_of_record != str(error):
+            self._complained_of_record = str(error)
+            _log.warning("%s; waiting for what rank 0 says", error)
+        record = self._offered.get(0)
+        if record is not None:
+            self._write_record(record)
+        return record
+
+    def _write_record(self, record: RunRecord) -> None:
+        try:
+            self._run_dir.write_record(record)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self._run_dir.record_path, error)
 
     def _notify(self, level: str, text: str, sink: str) -> None:
         notice = control.Notice(level, text, sink)

@@ -13,7 +13,9 @@ from accelbus import host
 from accelbus.client.pump import Wake
 from accelbus.config import MIB, Tuning
 from accelbus.control import Hello
+from accelbus.errors import SpoolError
 from accelbus.journal.memory_queue import MemoryQueue
+from accelbus.journal.salvage import read_description
 from accelbus.journal.spool import Spool
 from accelbus.journal.spool_file import SpoolFile
 
@@ -21,6 +23,8 @@ _log = logging.getLogger(__name__)
 _SHARE = 4
 """All rings of the node together take at most a quarter of what is free: data loaders live there too."""
 _PAGE = 4096
+_LOOKS = 10
+"""Tries to see free room and spools of one instant, while other ranks are making theirs."""
 
 
 class Placed(NamedTuple):
@@ -57,7 +61,8 @@ def place(hello: Hello, *, durability: str, tuning: Tuning, wake: Wake) -> Place
 def _candidates(hello: Hello, tuning: Tuning) -> list[tuple[str, Path, int]]:
     if tuning.spool_dir is not None:
         directory = Path(tuning.spool_dir)
-        return [("disk", directory, capacity) for capacity in (_fitting(directory, hello, tuning), tuning.spool_min_bytes) if capacity]
+        where = "tmpfs" if host.is_in_memory(directory) else "disk"
+        return [(where, directory, capacity) for capacity in (_fitting(directory, hello, tuning), tuning.spool_min_bytes) if capacity]
     candidates = []
     tmpfs = host.tmpfs_directory()
     if tmpfs is not None and (capacity := _fitting(tmpfs, hello, tuning)):
@@ -70,15 +75,39 @@ def _fitting(directory: Path, hello: Hello, tuning: Tuning) -> int:
     """Return the ring size with which all local ranks fit into their share of *directory*, 0 when even the smallest does not."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        free = os.statvfs(directory)
+        share = _room(directory, hello.launch) // _SHARE
     except OSError:
         return 0
-    # Other ranks may have placed theirs already; their share must not shrink ours.
-    placed = sum(entry.stat().st_size for entry in directory.glob("*.spool"))
-    share = (free.f_bavail * free.f_frsize + placed) // _SHARE
     each = min(tuning.spool_bytes, share // max(hello.local_world_size, 1))
     whole = MIB if each >= MIB else _PAGE
     return each // whole * whole if each >= min(tuning.spool_min_bytes, tuning.spool_bytes) else 0
+
+
+def _room(directory: Path, launch: bytes) -> int:
+    """Return the bytes that are free in *directory*, or taken by spools of this launch: their share must not shrink ours."""
+    placed = _taken_by(launch, directory)
+    for _ in range(_LOOKS):
+        free = os.statvfs(directory)
+        before, placed = placed, _taken_by(launch, directory)
+        if before == placed:
+            break
+    return free.f_bavail * free.f_frsize + placed
+
+
+def _taken_by(launch: bytes, directory: Path) -> int:
+    return sum(_bytes_if_of(launch, path) for path in directory.glob("*.spool"))
+
+
+def _bytes_if_of(launch: bytes, path: Path) -> int:
+    """Return what the spool at *path* takes if it is, or may become, one of this launch; those of other runs are no room for ours."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            taken = os.fstat(file.fileno()).st_blocks * 512
+            return taken if read_description(file.fileno()).launch == launch else 0
+    except SpoolError as error:
+        return taken if error.reason == "unfinished" else 0
+    except OSError:
+        return 0
 
 
 def _in_memory(hello: Hello, name: str, tuning: Tuning, wake: Wake) -> Placed:

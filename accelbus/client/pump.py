@@ -75,6 +75,9 @@ class Spill:
         """
         if self._writer is None:
             self._writer = self._make_writer()
+        if self._writer.unsynced_bytes:
+            # Of an earlier try. It is in the spool as well, and comes again; while the disk refuses, nothing is added to it.
+            self._writer.sync()
         self._writer.append(frames)
         self._writer.sync()
         self.written += sum(map(len, frames))
@@ -151,7 +154,16 @@ class Pump(threading.Thread):
         self.refused: str | None = None
         self.sink_states: dict[str, Any] | None = None
         self.attempt: int | None = None
-        self.counters = {"frames": 0, "resent": 0, "hellos": 0, "reconnects": 0, "spilled": 0, "spill_errors": 0, "bad_frames": 0}
+        self.counters = {
+            "frames": 0,
+            "resent": 0,
+            "hellos": 0,
+            "reconnects": 0,
+            "spilled": 0,
+            "spill_errors": 0,
+            "bad_frames": 0,
+            "errors": 0,
+        }
 
     # --- called by other threads
 
@@ -184,12 +196,31 @@ class Pump(threading.Thread):
             with context.socket(zmq.DEALER) as socket:
                 self._configure(socket)
                 while not self._stopping:
-                    self._turn(socket)
+                    self._turn_whatever_happens(socket)
         finally:
             context.term()
-            self._spill.close()
+            # What it could not sync is in the spool still.
+            with contextlib.suppress(OSError):
+                self._spill.close()
             if self._launcher is not None:
-                self._launcher.settled()
+                self._leave_to(self._launcher)
+
+    def _turn_whatever_happens(self, socket: zmq.Socket[bytes]) -> None:
+        try:
+            self._turn(socket)
+        except Exception:  # noqa: BLE001  isolation: without this thread nothing would ever leave the spool
+            self.counters["errors"] += 1
+            if self.counters["errors"] == 1:
+                _log.exception("moving events failed and is tried again; more failures are only counted")
+            self._go_back()
+            self._wake.wait(self._interval)
+
+    def _leave_to(self, launcher: BusLauncher) -> None:
+        """Nobody confirmed the goodbye: whoever comes finds the spool, closes the run and delivers what is owed."""
+        if self._goodbye is not None and not self.final.is_set():
+            with contextlib.suppress(OSError):
+                launcher.ensure()
+        launcher.settled()
 
     def _configure(self, socket: zmq.Socket[bytes]) -> None:
         # LINGER 0: our own goodbye waits for the ack; libzmq's linger proves nothing.

@@ -27,3 +27,5 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     spilled: int = 0
     spill_errors: int = 0
     bad_frames: int = 0
+    errors: int = 0
+    """Turns of the thread that moves events which ended in an exception."""

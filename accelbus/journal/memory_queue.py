@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -16,7 +17,9 @@ class MemoryQueue:
     The file, when there is one, has no ring: it proves life and keeps the counters.
     """
 
-    __slots__ = ("_average", "_bytes", "_first_seq", "_incoming", "_is_sealed", "_limit", "_offset", "_taken", "_wake", "_window", "file")
+    __slots__ = (
+        "_average", "_bytes", "_first_seq", "_incoming", "_is_sealed", "_limit", "_moving", "_offset", "_taken", "_wake", "_window", "file",
+    )  # fmt: skip
 
     def __init__(self, file: SpoolFile | None, *, max_bytes: int, wake: Callable[[], None] = lambda: None) -> None:
         """Hold at most about *max_bytes*; the number of events is bounded by their average size so far."""
@@ -31,6 +34,8 @@ class MemoryQueue:
         self._first_seq = 1
         self._offset = 0  # events of the window that were taken
         self._taken: deque[int] = deque()
+        # Between the two queues an event would be counted by nobody. Reentrant: a signal handler may ask for the count.
+        self._moving = threading.RLock()
 
     def append(self, payload: bytes) -> bool:
         """Queue *payload*; False when the queue is full. Safe from any thread and signal handler: one atomic operation."""
@@ -54,8 +59,9 @@ class MemoryQueue:
 
     def take(self, max_events: int, max_bytes: int) -> Batch | None:
         """Return the next events that were not taken yet, None when there are none."""
-        while self._incoming and len(self._window) - self._offset < max_events:
-            self._window.append(self._incoming.popleft())
+        with self._moving:
+            while self._incoming and len(self._window) - self._offset < max_events:
+                self._window.append(self._incoming.popleft())
         payloads: list[bytes] = []
         size = frame.ARRAY_HEADER_BYTES
         for payload in self._window[self._offset : self._offset + max_events]:
@@ -82,9 +88,10 @@ class MemoryQueue:
             last = self._taken.popleft()
         freed = last - self.released_seq
         if freed:
-            del self._window[:freed]
-            self._offset -= freed
-            self._first_seq += freed
+            with self._moving:
+                del self._window[:freed]
+                self._offset -= freed
+                self._first_seq += freed
             self._set_limit()
         return last
 
@@ -95,7 +102,8 @@ class MemoryQueue:
 
     @property
     def last_seq(self) -> int:
-        return self.released_seq + len(self._window) + len(self._incoming)
+        with self._moving:
+            return self.released_seq + len(self._window) + len(self._incoming)
 
     @property
     def released_seq(self) -> int:
@@ -107,7 +115,7 @@ class MemoryQueue:
 
     @property
     def fill(self) -> float:
-        return len(self._incoming) / self._limit
+        return len(self._incoming) / max(1, self._limit)
 
     @property
     def kind(self) -> str:
