@@ -40,7 +40,7 @@ def test_a_killed_writer_loses_nothing_it_returned_from(tmp_path):
     for incarnation in range(2):
         command = [sys.executable, "-c", WRITER, str(journal / f"bus-{incarnation}"), str(acked + 1)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            goal = len(found) + 700
+            goal = int(process.stdout.readline()) + 700
             while len(found) < goal and time.monotonic() < deadline:
                 found += reader.read(100)
                 reader = JournalReader(
