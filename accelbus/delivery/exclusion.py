@@ -37,7 +37,7 @@ def exclude_others(directory: Path, *, patience: float, timeout: float) -> int:
             os.close(descriptor)
             raise TimeoutError(f"{path} is held by another process, probably on another host")
         if waited > patience:
-            _end(path)
+            _end(path, directory.parent.parent)
         time.sleep(POLL_INTERVAL)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -57,12 +57,13 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _end(path: Path) -> None:
-    """Kill the holder named in *path*, if it is what it should be: pids are reused."""
+def _end(path: Path, run_dir: Path) -> None:
+    """Kill the holder named in *path*, if it is a worker of this run: pids are reused."""
     with contextlib.suppress(OSError, ValueError):
         pid = int(path.read_bytes())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if pid != os.getpid() and b"accelbus.delivery.worker" in command and os.getpgid(pid) == pid:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        is_worker = b"accelbus.delivery.worker" in command and os.fsencode(os.path.abspath(run_dir)) in command
+        if is_worker and pid != os.getpid() and os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
 
 

@@ -40,7 +40,7 @@ class FailingRow:
         """Those while another row worked."""
         self.error = error
         self.deadly = deadly
-        """It ended workers; it is not tried again unless nothing else works either."""
+        """It ended so many workers that it is not tried again unless nothing else works either."""
         self.outage = outage
         """Its last error was one of the system or the network, which says little about the row."""
 
@@ -135,7 +135,7 @@ class Feeder:
         head = self._queue[0]
         if self._deaths and (deaths := self._deaths.get(head.label, 0)) and self._sets_aside_untried(deaths):
             self._queue.popleft()
-            self._set_aside(FailingRow(head, deaths, f"{deaths} workers died or hung on it", deadly=True))
+            self._set_aside(FailingRow(head, deaths, f"{deaths} workers died or hung on it", deadly=deaths >= self._tuning.retries_alone))
             return
         size = 1 if self.one_by_one or self.is_retrying else self._chunk
         rows = [self._queue[index] for index in range(min(size, len(self._queue)))]
@@ -158,6 +158,7 @@ class Feeder:
             self._back_off(self._head_failures)
 
     def _sets_aside_untried(self, deaths: int) -> bool:
+        # A single death says little about a row, but among failing rows it may be the tracker: see first whether another one works.
         return bool(self._failing) or deaths >= self._tuning.retries_alone
 
     def _try(self, rows: Sequence[OwedRow]) -> Exception | None:

@@ -183,6 +183,7 @@ class WorkerProcess:
             "log": tuning.log_deadline,
             "flush": tuning.flush_deadline,
             "finish": tuning.finish_deadline,
+            "exit": tuning.exit_deadline,
         }.get(status.phase)
         if deadline is not None and status.phase_seconds + silence > deadline:
             return f"{status.phase} took longer than {deadline:g} s"

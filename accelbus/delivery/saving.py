@@ -13,7 +13,7 @@ from accelbus.delivery.feeder import describe, is_news
 from accelbus.delivery.ledger import Ledger
 from accelbus.delivery.ownership import is_newest
 from accelbus.delivery.repeating import FENCED, LeaveError, Repeater
-from accelbus.delivery.session import Session
+from accelbus.delivery.session import CONFIG, Session
 from accelbus.delivery.source import Batch, Source
 from accelbus.delivery.status import SinkStatus
 from accelbus.rundir import RunDir
@@ -62,6 +62,7 @@ class Saver:
         self.cursor = cursor
         # A fresh tracker object is given the configuration again.
         self._config_is_stored = cursor.config_is_stored and not cursor.config.values
+        self._config_is_deadly = spec.deaths.get(CONFIG, 0) >= tuning.retries_alone
         self._config_failures = 0
         self._saved_at = time.monotonic()
         self._oldest_ns = 0
@@ -94,6 +95,11 @@ class Saver:
     def store_config(self) -> None:
         """Give the tracker the configuration if it has changed. Rows do not wait for it: a failure is repeated with the next save."""
         if self._config_is_stored:
+            return
+        if self._config_is_deadly:
+            self._config_is_stored = True
+            self._status.last_error = "workers died or hung on the configuration; it is left out"
+            logger.error("%s", self._status.last_error)
             return
         try:
             self._session.store_config(self._source.config.values)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from accelbus.delivery.channel import Channel
 from accelbus.delivery.deadletters import DeadLetters
 from accelbus.delivery.ledger import Ledger, OwedRow
 from accelbus.rundir import RunDir, RunRecord
 from accelbus.tracking import GeneralTracker, finish_with_status, load_tracker_class, make_tracker, overrides
+
+CONFIG: Final = "config"
+"""Stands for a row's label while the configuration is stored."""
 
 
 class Session:
@@ -62,20 +68,24 @@ class Session:
     def store_config(self, config: dict[str, Any]) -> None:
         """Raises whatever the tracker raises."""
         self._channel.enter("log")
-        self._current.store_init_configuration(config)
-        self._channel.enter("idle")
+        self._name(CONFIG)
+        try:
+            # A copy: trackers have been seen to delete what they cannot store.
+            self._current.store_init_configuration(copy.deepcopy(config))
+        finally:
+            self._channel.enter("idle")
+            self._channel.status.row = ""
 
     def log(self, rows: Sequence[OwedRow]) -> float:
         """Hand over *rows* and return the seconds it took. Raises whatever the tracker raises."""
         channel, tracker = self._channel, self._current
         channel.enter("log")
-        if self.names_rows:
-            channel.status.row = rows[0].label
-            channel.push_now()
+        self._name(rows[0].label)
         began = time.monotonic()
         try:
             if self._takes_batches:
-                tracker.log_batch([owed.row for owed in rows])
+                # Copies, here and below: a row that is tried again must be what was logged.
+                tracker.log_batch([owed.row._replace(values=dict(owed.row.values)) for owed in rows])
             else:
                 for owed in rows:
                     tracker.log(dict(owed.row.values), step=owed.row.step)
@@ -101,7 +111,7 @@ class Session:
             tracker.flush()
         checkpoint = tracker.checkpoint() if overrides(tracker, "checkpoint") else {}
         self._channel.enter("idle")
-        return checkpoint
+        return _plain(checkpoint, self._sink)
 
     def finish(self, status: str | None) -> None:
         """Close the tracker; None: with no word on how the run ended. Raises whatever the tracker raises."""
@@ -111,6 +121,12 @@ class Session:
         else:
             finish_with_status(self._current, status)
         self._channel.enter("idle")
+
+    def _name(self, label: str) -> None:
+        """Say what is about to be tried, if the supervisor wants to know what a worker died of."""
+        if self.names_rows:
+            self._channel.status.row = label
+            self._channel.push_now()
 
     @property
     def _current(self) -> GeneralTracker:
@@ -125,4 +141,19 @@ class Session:
         return str(logging_dir) if self._current.requires_logging_directory else ""
 
 
-__all__ = ["Session"]
+def _plain(checkpoint: Any, sink: str) -> dict[str, Any]:
+    """Return *checkpoint* if it can be part of a cursor.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    try:
+        plain = msgspec.msgpack.decode(msgspec.msgpack.encode(checkpoint))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise TypeError(f"checkpoint() of {sink!r} returned {checkpoint!r}; expected a dictionary of plain data ({error})") from error
+    if not isinstance(plain, dict):
+        raise TypeError(f"checkpoint() of {sink!r} returned {checkpoint!r}; expected a dictionary")
+    return plain
+
+
+__all__ = ["CONFIG", "Session"]

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         return RESTART
     status.leaving = Loop(run_dir, sink, spec, channel).run()
     # What a tracker leaves to the end of the interpreter has a deadline too.
-    channel.enter("finish")
+    channel.enter("exit")
     channel.push_now()
     return status.leaving
 

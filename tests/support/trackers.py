@@ -43,6 +43,8 @@ class ScriptedTracker(GeneralTracker):
         finish_failures: int = 0,
         seconds_per_call: float = 0.0,
         exits_at: tuple[int, ...] = (),
+        hangs_in_config: bool = False,
+        greedy: bool = False,
         leaves_behind: str = "",
         noise: bool = False,
     ) -> None:
@@ -62,6 +64,8 @@ class ScriptedTracker(GeneralTracker):
         self.finish_failures = finish_failures
         self.seconds_per_call = seconds_per_call
         self.exits_at = set(exits_at)
+        self.hangs_in_config = hangs_in_config
+        self.greedy = greedy
         self.leaves_behind = leaves_behind
         self.noise = noise
         self.calls = 0
@@ -96,10 +100,18 @@ class ScriptedTracker(GeneralTracker):
             assert sys.stdin.read() == ""
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
+        if self.hangs_in_config:
+            time.sleep(3600)
         self._append("configs.jsonl", values)
+        if self.greedy:
+            values.clear()
 
     def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
+        row = dict(values)
+        if self.greedy:
+            values.clear()
         self._misbehave(step)
+        values = row
         self._append("calls.jsonl", {"step": step, "values": dict(values)})
         self._keep({"step": step, "values": dict(values)})
 

@@ -105,6 +105,18 @@ class TestDelivery:
             assert run.calls("configs.jsonl")[-1] == {"seed": 0, "only": "one", "model": {"width": 3}, "lr": 0.1}
             await served.finished()
 
+    async def test_a_tracker_that_changes_what_it_is_given_changes_nothing(self, tmp_path):
+        """A row that is tried again, and the configuration, are what was logged."""
+        run = Run(tmp_path, "ScriptedTracker", raise_every=2, greedy=True)
+        run.start()
+        run.config(0, {"lr": 0.1})
+        run.log(*range(5))
+        async with serving(run) as served:
+            run.config(0, {"seed": 1})
+            await served.finished()
+            assert run.merged() == run.expected(*range(5))
+            assert {"lr": 0.1, "seed": 1} in run.calls("configs.jsonl")
+
     async def test_a_tracker_written_for_accelerate_works(self, tmp_path):
         """No hooks, no status, one call per row."""
         run = Run(tmp_path, "PlainTracker")
@@ -284,6 +296,17 @@ class TestHangs:
             assert status.dead_letters == 1
             assert run.merged() == run.expected(*[step for step in range(20) if step != 7])
 
+    async def test_a_configuration_that_always_hangs_is_left_out(self, tmp_path):
+        """The values are worth more; they do not wait for it for ever."""
+        run = Run(tmp_path, "ScriptedTracker", hangs_in_config=True)
+        run.start()
+        run.config(0, {"lr": 0.1})
+        run.log(*range(5))
+        async with serving(run, tuning={"log_deadline": 0.3}) as served:
+            status = await served.finished()
+            assert run.merged() == run.expected(*range(5))
+            assert status.restarts > 1
+
     async def test_a_hanging_start_is_ended_by_its_deadline(self, tmp_path):
         """And said to the user long before."""
         run = Run(tmp_path, "ScriptedTracker", hangs_in_start=1)
@@ -318,7 +341,7 @@ class TestHangs:
         run = Run(tmp_path, "ScriptedTracker", leaves_behind=what)
         run.start()
         run.log(*range(5))
-        async with serving(run, tuning={"finish_deadline": 1.0}) as served:
+        async with serving(run, tuning={"exit_deadline": 1.0}) as served:
             status = await served.finished()
             await until(lambda: group_is_gone(status.pid), "the end of the group")
             assert served.status.restarts == 0

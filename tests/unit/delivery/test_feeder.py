@@ -238,6 +238,14 @@ class TestDeadlyRows:
         bench.work()
         assert bench.tracker.steps == list(range(10))
 
+    def test_a_death_beside_a_bad_row_is_not_held_against_a_row(self):
+        """It is set aside while the bad row is judged, and then tried."""
+        bench = Bench(Tracker(poisonous(3)), deaths={"0:5": 1}, one_by_one=True)
+        bench.feeder.add([owed(step) for step in range(30)])
+        bench.work()
+        assert sorted(bench.tracker.steps) == [step for step in range(30) if step != 3]
+        assert [step for step, _ in bench.tracker.letters] == [3]
+
     def test_many_deadly_rows_open_the_breaker(self):
         """A tracker that kills its worker whatever it gets is not the rows' fault."""
         bench = Bench(Tracker(), deaths={f"0:{step}": 3 if step == 0 else 1 for step in range(5)}, one_by_one=True)
