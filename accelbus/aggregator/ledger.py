@@ -50,6 +50,10 @@ class Ledger:
         """Add what the bus process knows; written with the next `append`, or by `append` with nothing."""
         self._records.append(_encode(event))
 
+    def expect_events(self) -> None:
+        """Somebody has written events that do not come through here: views may be waiting for time to pass."""
+        self.events_at = time.monotonic()
+
     async def append(self, frames: list[bytes], events: int = 0) -> bool:
         """Write *frames* and the records so far; True when they may be acked.
 

@@ -26,7 +26,7 @@ from accelbus.config import Tuning
 from accelbus.delivery.supervisor import Supervisor
 from accelbus.durable import write_atomically
 from accelbus.errors import CorruptDataError, FrameError
-from accelbus.events import RunClosed
+from accelbus.events import TRAINER, RunClosed
 from accelbus.journal.salvage import Remains
 from accelbus.journal.spool_places import is_of_run, spool_directories
 from accelbus.rundir import RunDir, RunRecord
@@ -50,7 +50,8 @@ class BusProcess:
         self._roster = Roster(run_dir.path / f"producers-{host.name()}.json")
         self._watch = SpoolWatch(tuning)
         self._record: RunRecord | None = None
-        self._offered: dict[int, RunRecord] = {}
+        self._offered: dict[tuple[bool, int], RunRecord] = {}
+        """{(is no trainer, rank): settings}; the lowest rules where rank 0's are missing."""
         self._supervisor: Supervisor | None = None
         self._notices: list[control.Notice] = []
         self._started = time.monotonic()
@@ -233,8 +234,8 @@ class BusProcess:
             self._reopen(member)
         await self._save_roster()
         if hello.record is not None:
-            self._offer_record(hello.rank, hello.record)
-            self._compare(hello.rank)
+            self._offer_record((hello.role != TRAINER, hello.rank), hello.record)
+            self._compare((hello.role != TRAINER, hello.rank))
         self._send(
             peer,
             control.Welcome(
@@ -259,13 +260,15 @@ class BusProcess:
             if self._supervisor is not None:
                 self._supervisor.resume()
 
-    def _offer_record(self, rank: int, record: dict[str, Any]) -> None:
+    def _offer_record(self, who: tuple[bool, int], record: dict[str, Any]) -> None:
         try:
-            self._offered[rank] = msgspec.convert(record, RunRecord)
+            self._offered[who] = msgspec.convert(record, RunRecord)
         except msgspec.ValidationError as error:
-            self._drop(FrameError("record", f"rank {rank} sent settings that cannot be used: {error}"))
+            self._drop(FrameError("record", f"rank {who[1]} sent settings that cannot be used: {error}"))
 
     def _take_in(self, hello: control.Hello, peer: bytes | None) -> Member:
+        # What it has spilled is in the journal already.
+        self._ledger.expect_events()
         member, joined = self._roster.join(hello, peer)
         if joined is not None:
             self._ledger.record(joined)
@@ -409,8 +412,8 @@ class BusProcess:
             if self._record is None:
                 await anyio.sleep(0.05)
         self._ledger.ack_after_sync = self._record.durability == "disk" or host.is_on_network(self._run_dir.path)
-        for rank in self._offered:
-            self._compare(rank)
+        for who in self._offered:
+            self._compare(who)
         if self._record.mode != "online" or not self._record.sinks:
             return
         self._supervisor = Supervisor(self._run_dir, self._record, tuning=self._tuning, on_notice=self._notify)
@@ -429,9 +432,9 @@ class BusProcess:
         for peer in self._roster.peers:
             self._send(peer, self._verdict)
 
-    def _compare(self, rank: int) -> None:
+    def _compare(self, who: tuple[bool, int]) -> None:
         """Say once which settings of *rank* differ from those that rule."""
-        ruling, offered = self._record, self._offered.get(rank)
+        ruling, offered, rank = self._record, self._offered.get(who), who[1]
         if ruling is None or offered is None:
             return
         for name in set(RunRecord.__struct_fields__) - _OWN_TO_A_RANK - self._differing:
@@ -445,10 +448,11 @@ class BusProcess:
             record = self._run_dir.read_record()
         except (CorruptDataError, OSError) as error:
             record = self._replace_record(error)
-        if record is None and self._offered and time.monotonic() - self._started > self._tuning.settings_grace:
-            rank = min(self._offered)
-            _log.warning("rank 0's settings did not come within %.0f s: rank %d's are used", self._tuning.settings_grace, rank)
-            record = self._offered[rank]
+        waited = time.monotonic() - self._started
+        if record is None and self._offered and (waited > self._tuning.settings_grace or self._closed_at is not None):
+            who = min(self._offered)
+            _log.warning("rank 0's settings did not come within %.0f s: those of rank %d are used", waited, who[1])
+            record = self._offered[who]
             self._write_record(record)
         return record
 
@@ -457,7 +461,7 @@ class BusProcess:
         if self._complained_of_record != str(error):
             self._complained_of_record = str(error)
             _log.warning("%s; waiting for what rank 0 says", error)
-        record = self._offered.get(0)
+        record = self._offered.get((False, 0))
         if record is not None:
             self._write_record(record)
         return record

@@ -291,7 +291,7 @@ class Pump(threading.Thread):
                 self._open = False
                 self._said_hello_at = float("-inf")
             case control.Refused():
-                self.refused = message.reason
+                self.refused, self._open = message.reason, False
                 _log.warning("the bus process refused this producer: %s; events go to the run directory", message.reason)
             case control.Notice():
                 self._on_notice(message)

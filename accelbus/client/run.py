@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -186,6 +187,8 @@ class Run:
         if self.is_main and self.settings.mode == "online":
             alone = identity is not None and identity.world_size == 1
             wait_for_sinks(pump, self.dir, how_long(ending, self.settings, self._tuning, timeout, alone=alone))
+        elif pump.attempt is None:
+            self._leave_settings()
         self._close(queue, pump, safe=safe, is_sealed=is_sealed)
         return safe
 
@@ -206,6 +209,12 @@ class Run:
             else "they end with this process"
         )
         _log.warning("%d events of run %s, rank %d, are not in the run directory; %s", left, self.id, self.rank, where)
+
+    def _leave_settings(self) -> None:
+        """Say which trackers the run wants where neither rank 0 nor the bus process was ever there to hear it."""
+        with contextlib.suppress(OSError):
+            if not self._run_dir.record_path.exists():
+                self._run_dir.write_record(self.record())
 
     def _close(self, queue: Spool | MemoryQueue, pump: Pump, *, safe: bool, is_sealed: bool) -> None:
         pump.stop()

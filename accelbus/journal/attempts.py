@@ -23,7 +23,8 @@ class AttemptTable:
 
     Producers of one launch token share an attempt; a token not seen before opens the next one. A second trainer of a rank, while
     the first is still alive, opens the next attempt too, and later ranks of the same token follow it there. An attempt that the
-    user gave explicitly is taken as it is. Other roles than the trainer join their token's attempt, however many they are.
+    user gave explicitly is taken as it is. Other roles than the trainer open no attempt: they join their token's, or else the newest,
+    however many they are.
     """
 
     def __init__(self) -> None:
@@ -61,10 +62,12 @@ class AttemptTable:
     def learn(self, producer: bytes, *, launch: bytes, rank: int, role: str = TRAINER, attempt: int) -> None:
         """Take over what somebody else decided, and follow it from here on."""
         self._known[producer] = attempt
+        self.ended(producer)
+        if role != TRAINER:
+            return
         self._of_launch[launch] = max(attempt, self._of_launch.get(launch, attempt))
         self._highest = max(self._highest, attempt)
-        self.ended(producer)
-        if role == TRAINER and rank >= 0:
+        if rank >= 0:
             seat = _Seat(attempt, rank)
             self._seats[seat] = producer
             self._seat_of[producer] = seat
@@ -77,5 +80,7 @@ class AttemptTable:
 
     def _next_for(self, launch: bytes, rank: int, role: str) -> int:
         attempt = self._of_launch.get(launch)
-        taken = attempt is not None and role == TRAINER and _Seat(attempt, rank) in self._seats
+        if role != TRAINER:
+            return max(self._highest, 0) if attempt is None else attempt
+        taken = attempt is not None and _Seat(attempt, rank) in self._seats
         return self._highest + 1 if attempt is None or taken else attempt

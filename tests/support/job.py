@@ -195,7 +195,10 @@ class Job:
 
     def wait_for_end(self, timeout: float = 60.0) -> None:
         """Wait until nothing of the run is left."""
-        wait_until(lambda: not self.processes(), timeout, f"still there: {self.processes()} {self.bus_log()}")
+        try:
+            wait_until(lambda: not self.processes(), timeout, "the end")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; still there: {self.processes()} {self.bus_log()}") from None
 
     # --- looking
 
@@ -237,6 +240,13 @@ class Job:
     def points(self, sink: str = "jsonl") -> dict[tuple[str, int], Any]:
         """{(key, step): last value} of the JSONL sink."""
         return {(key, row["step"]): value for row in self.rows(sink) for key, value in row["values"].items()}
+
+    def wait_for_rows(self, number: int, sink: str = "jsonl", timeout: float = 30.0) -> None:
+        """Wait until the sink has at least *number* rows."""
+        try:
+            wait_until(lambda: len(self.rows(sink)) >= number, timeout, f"{number} rows")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {len(self.rows(sink))} there {self.bus_log()}") from None
 
     def bus_log(self) -> str:
         return "\n".join(path.read_text() for path in self.run_dir.glob("logs/*.log"))

@@ -63,6 +63,17 @@ def test_any_number_of_other_roles_share_an_attempt():
     assert [table.assign(uuid(1 + n), launch=A, rank=0, role="worker") for n in range(3)] == [0, 0, 0]
 
 
+def test_other_roles_open_no_attempt():
+    """An evaluator that was started by itself joins the newest attempt; the trainers that come after it are the first all the same."""
+    table = AttemptTable()
+    assert table.assign(uuid(0), launch=A, rank=0, role="evaluator") == 0
+    assert table.assign(uuid(1), launch=B, rank=0) == 0
+    assert table.assign(uuid(2), launch=A, rank=0) == 1
+    assert table.assign(uuid(3), launch=C, rank=0, role="evaluator") == 1
+    assert table.assign(uuid(4), launch=C, rank=0) == 2
+    assert table.highest == 2
+
+
 def test_an_explicit_attempt_is_taken_as_it_is():
     """What the user gave to ``init`` rules, and counting goes on from there."""
     table = AttemptTable()
