@@ -28,7 +28,8 @@ class Ledger:
         self.ack_after_sync = True
         """An ack promises a durable event; the usual ack promises one that is written, and durable half a second later."""
         self._tuning = tuning
-        self._writer = JournalWriter(journal / f"bus-{host.name()}-{self.incarnation.hex()[:12]}", tuning=tuning)
+        name = f"bus-{host.name()}-{self.incarnation.hex()[:12]}"
+        self._writer = JournalWriter(journal / name, tuning=tuning, local=not host.is_on_network(journal))
         self._records: list[bytes] = []
         self._written: list[bytes] = []
         self._record_seq = 1
@@ -122,8 +123,10 @@ class Ledger:
             now = time.monotonic()
             if self._is_failing:
                 continue
-            waiting = now - self.events_at < tuning.late_after + 4 * tuning.tick_interval
-            if waiting and now - self.appended_at >= tuning.tick_interval * 0.9:
+            quiet = now - self.events_at
+            # Open points wait for late_after, gaps in a sequence for gap_hold: those are rare and may be told the time less often.
+            due = tuning.tick_interval if quiet < tuning.late_after + 4 * tuning.tick_interval else tuning.gap_hold / 5
+            if quiet < 2 * tuning.gap_hold and now - self.appended_at >= due * 0.9:
                 self.record(Tick(time.time_ns()))
                 await self.append([])
 

@@ -58,7 +58,10 @@ class Intake:
         self._queue: Spool | MemoryQueue | None = None
         self._auto_steps = count()
         self.encode = self._encoder.encode
-        self.hook: Any = self._encoder.enc_hook
+        hook = self._encoder.enc_hook
+        assert isinstance(hook, value_model.Hook)
+        hook.blobs = blobs
+        self.hook = hook
         """Its ``calls`` tell whether Python code ran while a dict was being encoded."""
         self.step: int | None = None
         """The last explicit step."""

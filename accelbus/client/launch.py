@@ -7,16 +7,22 @@ that start at the same instant end as one. Both locks are record locks: they go 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Final
 
 from accelbus import host
 from accelbus.config import Tuning
 from accelbus.recordlock import is_locked, try_lock
 from accelbus.rundir import RunDir
 
+_log = logging.getLogger("accelbus")
+_LONGEST_PAUSE: Final = 30.0
+"""Seconds between starts of a bus process that fails every time: it may be mended while training goes on."""
 BUS_LOCK = "bus.lock"
 START_LOCK = "start.lock"
 SOCKET = "bus.sock"
@@ -38,12 +44,20 @@ def node_directory(run_dir: RunDir, tuning: Tuning) -> Path:
 class BusLauncher:
     """Starts the bus process of one run on this node."""
 
-    def __init__(self, run_dir: RunDir, directory: Path) -> None:
+    def __init__(self, run_dir: RunDir, directory: Path, *, retry_interval: float) -> None:
         self._run_dir = run_dir
+        self._retry_interval = retry_interval
         self._directory = directory
         self._start_lock: int | None = None
         self._process: _Detached | None = None
-        self.starts = 0
+        self._has_answered = False
+        self._failures = 0
+        """Processes started here that ended before they answered, in a row."""
+        self._next_at = float("-inf")
+
+    @property
+    def _log_path(self) -> Path:
+        return self._run_dir.logs / f"bus-{host.name()}.log"
 
     @property
     def endpoint(self) -> str:
@@ -55,7 +69,7 @@ class BusLauncher:
         Raises:
             OSError: the process cannot be started (no memory, no more processes); try again later.
         """
-        if self.is_starting:
+        if self.is_starting or self._is_to_wait():
             return
         self._directory.mkdir(mode=0o700, exist_ok=True)  # the last bus process that left has removed it
         if self._start_lock is None:
@@ -64,8 +78,22 @@ class BusLauncher:
                 return
         if is_locked(self._directory / BUS_LOCK):
             return
-        self._process = self._spawn()
-        self.starts += 1
+        self._process, self._has_answered = self._spawn(), False
+
+    def _is_to_wait(self) -> bool:
+        """Look at what became of the last start: one that fails again and again is repeated ever more seldom."""
+        if self._process is not None:
+            if self._process.returncode and not self._has_answered:
+                self._failures += 1
+                self._next_at = time.monotonic() + min(self._retry_interval * 2**self._failures, _LONGEST_PAUSE)
+                if self._failures == 1:
+                    _log.warning(
+                        "the bus process ended with exit code %d, see %s; events go to the run directory",
+                        self._process.returncode,
+                        self._log_path,
+                    )
+            self._process = None
+        return time.monotonic() < self._next_at
 
     @property
     def is_starting(self) -> bool:
@@ -75,14 +103,17 @@ class BusLauncher:
     @property
     def is_expected(self) -> bool:
         """A bus process runs, or some rank is starting one."""
-        return (
-            self.is_starting
-            or (self._start_lock is None and is_locked(self._directory / START_LOCK))
-            or is_locked(self._directory / BUS_LOCK)
-        )
+        if self.is_starting:
+            return True
+        locks = [BUS_LOCK] if self._start_lock is not None else [BUS_LOCK, START_LOCK]
+        try:
+            return any(is_locked(self._directory / lock) for lock in locks)
+        except OSError:
+            return False  # the last bus process that left has removed the directory
 
     def settled(self) -> None:
         """A bus process answered: let others start the next one."""
+        self._has_answered, self._failures = True, 0
         if self._start_lock is not None:
             os.close(self._start_lock)
             self._start_lock = None
@@ -90,7 +121,7 @@ class BusLauncher:
     def _spawn(self) -> _Detached:
         run_path = self._run_dir.path.absolute()
         command = [sys.executable, "-P", "-m", "accelbus.aggregator", str(run_path), "--node-dir", str(self._directory)]
-        with open(self._run_dir.logs / f"bus-{host.name()}.log", "ab") as log:
+        with open(self._log_path, "ab") as log:
             return _Detached(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=_environment())
 
 

@@ -142,6 +142,8 @@ class Pump(threading.Thread):
         self._goodbye: control.Bye | None = None
         self._said_goodbye = False
         self._said_goodbye_at = float("-inf")
+        self._cannot_start = False
+        """The bus process could not be started, and that was said."""
         self._is_stuck = False
         """The socket took nothing in the last turn: nobody is connected."""
         self._looked_at = self._heard_at = float("-inf")
@@ -352,7 +354,12 @@ class Pump(threading.Thread):
             try:
                 self._launcher.ensure()
             except OSError as error:
-                _log.warning("the bus process cannot be started (%s); events go to the run directory", error)
+                _log.log(
+                    logging.DEBUG if self._cannot_start else logging.WARNING,
+                    "the bus process cannot be started (%s); events go to the run directory",
+                    error,
+                )
+                self._cannot_start = True
 
     def _is_unanswered(self, now: float) -> bool:
         timeout = self._tuning.ack_timeout

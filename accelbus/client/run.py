@@ -401,7 +401,9 @@ class Run:
         launcher = None
         endpoint = self.settings.endpoint
         if endpoint is None:
-            launcher = BusLauncher(self._run_dir, node_directory(self._run_dir, self._tuning))
+            launcher = BusLauncher(
+                self._run_dir, node_directory(self._run_dir, self._tuning), retry_interval=self._tuning.bus_retry_interval
+            )
             endpoint = launcher.endpoint
             # Here and not only in the pump: a rank killed in its first milliseconds leaves somebody who finds its spool.
             try:
@@ -409,7 +411,10 @@ class Run:
             except OSError as error:
                 _log.warning("the bus process cannot be started yet (%s); events wait in the spool and the run directory", error)
         spill_directory = self._run_dir.journal / f"spill-{self._producer.hex()}"
-        spill = Spill(lambda: JournalWriter(spill_directory, tuning=self._tuning), max_bytes=self._tuning.spill_bytes)
+        spill = Spill(
+            lambda: JournalWriter(spill_directory, tuning=self._tuning, local=not host.is_on_network(spill_directory.parent)),
+            max_bytes=self._tuning.spill_bytes,
+        )
         self._pump = Pump(
             self._queue,
             self,

@@ -6,15 +6,17 @@ The usual frame is decoded in one call. Only when that fails is it taken apart, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from accelbus import blobs
+from accelbus.errors import CorruptDataError
 from accelbus.events import METRICS_TAG, AnyEvent, ConfigUpdate, Metrics, Record, RunEnd, RunStart, Scalar
 from accelbus.journal.spans import array_spans
-from accelbus.values import flatten
-
-FlatValue: TypeAlias = Scalar | list[Scalar]
+from accelbus.values import flatten, readable
 
 
 class FlatMetrics(Metrics, array_like=True, tag=METRICS_TAG, gc=False, eq=False):
@@ -22,7 +24,7 @@ class FlatMetrics(Metrics, array_like=True, tag=METRICS_TAG, gc=False, eq=False)
 
     time_ns: int
     step: int | None
-    values: dict[str, FlatValue]
+    values: dict[str, Scalar | list[Scalar]]
     auto_step: int = 0
 
     def __eq__(self, other: object) -> bool:
@@ -42,12 +44,17 @@ _REFUSED: Final = (msgspec.MsgspecError, RecursionError, ValueError)
 """ValueError for a timestamp no datetime can hold, RecursionError for a hostile depth; msgspec's own for the rest."""
 
 
-def decode_events(body: memoryview) -> Sequence[AnyEvent | None]:
-    """Return the events of a body in order, None in the place of one that cannot be decoded; fewer when the body breaks off."""
+def decode_events(body: memoryview, large_values: Path | None = None) -> Sequence[AnyEvent | None]:
+    """Return the events of a body in order, None in the place of one that cannot be decoded; fewer when the body breaks off.
+
+    Args:
+        body: of an events frame.
+        large_values: the run's directory of them; without it references stay what they are.
+    """
     try:
         events: list[AnyEvent | None] = _decode_events(body)
     except _REFUSED:
-        return [_decode_event(part) for part in array_spans(body)]
+        return [_decode_event(part, large_values) for part in array_spans(body)]
     return events
 
 
@@ -60,14 +67,26 @@ def decode_records(body: memoryview) -> Sequence[AnyEvent | None]:
     return records
 
 
-def _decode_event(part: Any) -> AnyEvent | None:
+def _decode_event(part: Any, large_values: Path | None) -> AnyEvent | None:
     event = _attempt(_decode_flat_event, part)
-    return event if event is not None else _attempt(_decode_nested, part)
+    return event if event is not None else _attempt(partial(_decode_nested, large_values), part)
 
 
-def _decode_nested(part: Any) -> FlatMetrics:
+def _decode_nested(large_values: Path | None, part: Any) -> FlatMetrics:
     event = _decode_any_metrics(part)
-    return FlatMetrics(event.time_ns, event.step, flatten(event.values), event.auto_step)
+    values = flatten(event.values)
+    if large_values is not None:
+        for key, value in values.items():
+            if type(value) is msgspec.msgpack.Ext and value.code == blobs.EXTENSION:
+                values[key] = _large(value, large_values)
+    return FlatMetrics(event.time_ns, event.step, values, event.auto_step)  # type: ignore[arg-type]  # lists may be nested
+
+
+def _large(reference: msgspec.msgpack.Ext, directory: Path) -> Any:
+    try:
+        return readable(blobs.load(bytes(reference.data), directory))
+    except CorruptDataError as error:
+        return f"(lost: {error})"
 
 
 def _attempt(decode: _Decode, part: Any) -> AnyEvent | None:

@@ -90,6 +90,7 @@ class JournalReader:
         self, journal_dir: Path, state: ReaderState | None = None, *, tuning: Tuning, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         state = state or ReaderState()
+        self._large_values = journal_dir.parent / "blobs"
         self._rows = RowMerger(journal_dir, state.positions, tuning=tuning, monotonic=monotonic)
         self._waiting = WaitingRoom(hold_ns=int(tuning.gap_hold * 1e9), limit_bytes=tuning.hold_bytes)
         self._producers = {uuid: Producer(uuid, msgspec.structs.replace(info)) for uuid, info in state.producers.items()}
@@ -244,7 +245,7 @@ class JournalReader:
 
     def _decode(self, piece: Piece) -> Batch:
         checked, producer = piece.row.frame, piece.producer
-        events = decode_events(checked.body) if piece.events is None else piece.events
+        events = decode_events(checked.body, self._large_values) if piece.events is None else piece.events
         if len(events) < checked.count:
             events = [*events, *repeat(None, checked.count - len(events))]
         if checked.count != piece.last - piece.first + 1:

@@ -33,7 +33,7 @@ repairs. Both end in the same model, and nothing disappears without a `Fault`, w
 from __future__ import annotations
 
 from accelbus.values.hyperparameters import config_values
-from accelbus.values.names import Value, flatten
+from accelbus.values.names import Value, flatten, readable
 from accelbus.values.pieces import Pieces, split
 from accelbus.values.repair import Fault, sanitise
 from accelbus.values.rules import MAX_ITEMS, Encoder, Hook, UnsupportedValueError, copy_now, encoder
@@ -51,6 +51,7 @@ __all__ = [
     "copy_now",
     "encoder",
     "flatten",
+    "readable",
     "sanitise",
     "split",
     "step_of",

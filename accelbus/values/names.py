@@ -8,12 +8,15 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from accelbus import blobs, media
 from accelbus.events import Scalar
 
-Value: TypeAlias = Scalar | list[Any]
+Value: TypeAlias = Scalar | list[Any] | msgspec.msgpack.Ext
+"""An extension is packed media."""
 SEPARATOR: Final = "/"
 NOTHING: Final = object()
 """In place of a leaf that was refused."""
+_EXTENSIONS: Final = frozenset({blobs.EXTENSION, media.EXTENSION})
 _MAX_DEPTH: Final = 64
 """Levels of lists in lists that readers keep as lists; what is deeper becomes JSON text."""
 
@@ -103,7 +106,8 @@ def readable(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict):
         return {readable_key(key): readable(item, depth + 1) for key, item in value.items()}
     if isinstance(value, msgspec.msgpack.Ext):
-        return f"ext {value.code}: {bytes(value.data).hex()}"
+        # References and media are for those who know where their files are.
+        return value if value.code in _EXTENSIONS else f"ext {value.code}: {bytes(value.data).hex()}"
     return value.isoformat()
 
 

@@ -16,6 +16,9 @@ from typing import Any, Final, SupportsFloat, SupportsIndex, TypeAlias
 
 import msgspec
 
+from accelbus.blobs import BlobStore
+from accelbus.media import Wrapper, pack
+
 MAX_ITEMS: Final = 65_536
 """Elements of an array, tensor or deque that become a list; more would stall the training thread and belong into a file."""
 _KNOWN_TYPES: Final = 256
@@ -53,6 +56,8 @@ class Hook:
 
     def __init__(self, device_value: Callable[[Any], Any] = copy_now) -> None:
         self.device_value = device_value
+        self.blobs: BlobStore | None = None
+        """Where large media go; without it media are refused."""
         self.calls = 0
         """Changes when Python code ran in the middle of an encoding, so that other threads could change what is being encoded."""
         self._known: dict[type, Callable[[Any], Any]] = {}
@@ -69,13 +74,23 @@ class Hook:
 
     def _learn(self, kind: type) -> Callable[[Any], Any]:
         convert: Callable[[Any], Any]
-        if _is_tensor(kind):
+        if issubclass(kind, Wrapper):
+            convert = self._media
+        elif _is_tensor(kind):
             convert = self._distributed_tensor if hasattr(kind, "placements") else self._tensor
         else:
             convert = next((convert for applies, convert in _RULES if applies(kind)), _refuse)
         if len(self._known) < _KNOWN_TYPES:
             self._known[kind] = convert
         return convert
+
+    def _media(self, wrapper: Wrapper) -> Any:
+        if self.blobs is None:
+            raise UnsupportedValueError(f"a {type(wrapper).__name__} has no place here")
+        try:
+            return pack(wrapper.to_media(self.blobs), self.blobs)
+        except OSError as error:
+            raise UnsupportedValueError(f"a {type(wrapper).__name__} needs a file in the run directory: {error}", "blob_full") from error
 
     def _tensor(self, tensor: Any) -> Any:
         return copy_now(tensor) if tensor.is_cpu else self.device_value(tensor)
