@@ -28,7 +28,7 @@ from accelbus.view.contributors import OTHER_ROLES, Contributors, ContributorsSt
 from accelbus.view.horizon import EmittedPoint, Horizon, HorizonState
 from accelbus.view.opened import OpenPoint, OpenPoints, new_cost
 from accelbus.view.ranks import Attempt
-from accelbus.view.rules import Rules, Value
+from accelbus.view.rules import Rules, Value, is_number
 from accelbus.view.usual import Usual, UsualState
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ class View:
         contributions = self._contributors.per_rank(used)
         for rank, number in contributions.items():
             self.counts[rank].emitted += number
-        if len(used) != len(values) or isinstance(value, (str, list)):
+        if len(used) != len(values) or not is_number(value):
             values = {who: _remembered(values[who]) for who in used}
         self._horizon.put(EmittedPoint(attempt, step, key, point.time_ns, values))
         self._points.append(Point(attempt, step, key, value, point.time_ns, len(used), contributions))
@@ -363,7 +363,8 @@ class View:
 
 
 def _remembered(value: Value) -> Value:
-    return "" if isinstance(value, (str, list)) else value
+    """Return what is kept of an emitted value: of one that is no number only that it was none."""
+    return value if is_number(value) else ""
 
 
 _encode = msgspec.msgpack.Encoder().encode

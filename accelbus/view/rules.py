@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
 
 Value: TypeAlias = float | int | str | bool | list[Any] | None
 Reduction: TypeAlias = Callable[[Collection[float]], float]
@@ -43,6 +43,11 @@ _NUMBERS: Final = frozenset({float, int, bool})
 REDUCTIONS: Final[Mapping[str, Reduction]] = {"mean": mean}
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether *value* can be averaged; text, lists and everything that is to come cannot."""
+    return isinstance(value, (float, int))
+
+
 class Rules:
     """Which reduction a key has. For now the mean, for every key."""
 
@@ -59,10 +64,10 @@ class Rules:
             return None
         main = min(present)
         lead = present[main]
-        if isinstance(lead, (str, list)):
+        if not is_number(lead):
             return Reduced(lead, (main,), tuple(who for who in present if who != main))
-        numbers = {who: value for who, value in present.items() if not isinstance(value, (str, list))}
+        numbers = {who: value for who, value in present.items() if is_number(value)}
         return Reduced(self.reduction(key)(numbers.values()), tuple(numbers), tuple(who for who in present if who not in numbers))
 
 
-__all__ = ["REDUCTIONS", "Reduced", "Reduction", "Rules", "Value", "mean"]
+__all__ = ["REDUCTIONS", "Reduced", "Reduction", "Rules", "Value", "is_number", "mean"]

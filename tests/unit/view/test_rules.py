@@ -47,3 +47,10 @@ def test_unused_contributors_are_named():
     """They are counted as filtered."""
     reduced = Rules().reduce("k", {1: 2.0, 0: 1.0, 2: "x", 3: None})
     assert reduced == (1.5, (1, 0), (2,))
+
+
+def test_what_is_no_number_is_the_main_ranks():
+    """Also a kind of value that this version does not know."""
+    image = object()
+    assert Rules().reduce("k", {2: image, 1: "text", 3: 1.0}) == ("text", (1,), (2, 3))
+    assert Rules().reduce("k", {0: image, 1: 1.0}) == (image, (0,), (1,))
