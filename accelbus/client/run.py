@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
-from accelbus import __version__, control, values as value_model
+from accelbus import __version__, control, host, values as value_model
 from accelbus.blobs import BlobStore
 from accelbus.client.attach import Handle
 from accelbus.client.finishing import how_long, may_restart, wait_for_sinks
