@@ -39,22 +39,22 @@ class Ledger:
 
     def queue(self, rows: Iterable[OwedRow]) -> None:
         for owed in rows:
-            self._queued.update(owed.contributions)
+            _add(self._queued, owed.contributions)
 
     def take(self, rows: Iterable[OwedRow]) -> None:
         """The tracker has *rows*; they are durable after `settle`."""
         for owed in rows:
-            self._queued.subtract(owed.contributions)
-            self._taken.update(owed.contributions)
+            _add(self._queued, owed.contributions, sign=-1)
+            _add(self._taken, owed.contributions)
 
     def give_up(self, owed: OwedRow) -> None:
         """*owed* is in the dead letters."""
-        self._queued.subtract(owed.contributions)
-        self._dead.update(owed.contributions)
+        _add(self._queued, owed.contributions, sign=-1)
+        _add(self._dead, owed.contributions)
 
     def settle(self) -> None:
         """What the tracker has taken is durable."""
-        self._delivered.update(self._taken)
+        _add(self._delivered, self._taken)
         self._taken.clear()
 
     def settled(self) -> dict[int, Delivered]:
@@ -81,14 +81,20 @@ class Ledger:
 def rows_of(points: Iterable[Point]) -> list[OwedRow]:
     """Return *points* as rows: one per attempt and step, in that order. Of a point emitted twice the later one counts."""
     values: dict[tuple[int, int], dict[str, Point]] = {}
-    contributions: dict[tuple[int, int], Counter[int]] = {}
+    contributions: dict[tuple[int, int], dict[int, int]] = {}
     for point in points:
         place = (point.attempt, point.step)
         if place not in values:
-            values[place], contributions[place] = {}, Counter()
+            values[place], contributions[place] = {}, {}
         values[place][point.key] = point
-        contributions[place].update(point.contributions)
+        # By hand here and in the ledger: it is done for every row, and Counter.update takes its time.
+        _add(contributions[place], point.contributions)
     return [OwedRow(_row(place, values[place].values()), contributions[place]) for place in sorted(values)]
+
+
+def _add(total: dict[int, int], amounts: Mapping[int, int], *, sign: int = 1) -> None:
+    for rank, amount in amounts.items():
+        total[rank] = total.get(rank, 0) + sign * amount
 
 
 def _row(place: tuple[int, int], points: Iterable[Point]) -> Row:

@@ -181,6 +181,7 @@ class WorkerProcess:
         deadline = {
             "start": tuning.start_deadline,
             "log": tuning.log_deadline,
+            "media": tuning.media_deadline,
             "flush": tuning.flush_deadline,
             "finish": tuning.finish_deadline,
             "exit": tuning.exit_deadline,

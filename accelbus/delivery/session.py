@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +14,9 @@ import msgspec
 from accelbus.delivery.channel import Channel
 from accelbus.delivery.deadletters import DeadLetters
 from accelbus.delivery.ledger import Ledger, OwedRow
+from accelbus.media import unpack
 from accelbus.rundir import RunDir, RunRecord
-from accelbus.tracking import GeneralTracker, finish_with_status, load_tracker_class, make_tracker, overrides
+from accelbus.tracking import GeneralTracker, Row, RunInfo, finish_with_status, load_tracker_class, make_tracker, overrides
 
 CONFIG: Final = "config"
 """Stands for a row's label while the configuration is stored."""
@@ -57,6 +58,7 @@ class Session:
             logging_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         arguments = self._record.init_kwargs.get(self._sink) or self._record.init_kwargs.get(tracker_class.name) or {}
         tracker = make_tracker(tracker_class, self._record, logging_dir, arguments)
+        tracker.run_info = self._run_info(logging_dir, resumed=bool(checkpoint))
         if overrides(tracker, "restore"):
             tracker.restore(checkpoint)
         tracker.start()
@@ -84,11 +86,12 @@ class Session:
         began = time.monotonic()
         try:
             if self._takes_batches:
-                # Copies, here and below: a row that is tried again must be what was logged.
-                tracker.log_batch([owed.row._replace(values=dict(owed.row.values)) for owed in rows])
+                tracker.log_batch([owed.row._replace(values=_without_media(owed.row.values)) for owed in rows])
             else:
                 for owed in rows:
-                    tracker.log(dict(owed.row.values), step=owed.row.step)
+                    tracker.log(_without_media(owed.row.values), step=owed.row.step)
+            for owed in rows:
+                self._log_media(owed.row)
         finally:
             channel.enter("idle")
             channel.status.row = ""
@@ -122,6 +125,27 @@ class Session:
             finish_with_status(self._current, status)
         self._channel.enter("idle")
 
+    def _log_media(self, row: Row) -> None:
+        for key, value in row.values.items():
+            if isinstance(value, msgspec.msgpack.Ext):
+                self._channel.enter("media")
+                self._current.log_media(key, unpack(value, self._run_dir.blobs), row.step)
+
+    def _run_info(self, logging_dir: Path, *, resumed: bool) -> RunInfo:
+        record = self._record
+        return RunInfo(
+            run_id=record.run_id,
+            project=record.project,
+            name=record.name or record.run_id,
+            group=record.group or "",
+            tags=record.tags,
+            notes=record.notes or "",
+            resumed=resumed,
+            state_dir=self._run_dir.sink(self._sink) / "state",
+            output_dir=logging_dir,
+            world_size=record.world_size,
+        )
+
     def _name(self, label: str) -> None:
         """Say what is about to be tried, if the supervisor wants to know what a worker died of."""
         if self.names_rows:
@@ -154,6 +178,11 @@ def _plain(checkpoint: Any, sink: str) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise TypeError(f"checkpoint() of {sink!r} returned {checkpoint!r}; expected a dictionary")
     return plain
+
+
+def _without_media(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy: a row that is tried again must be what was logged."""
+    return {key: value for key, value in values.items() if not isinstance(value, msgspec.msgpack.Ext)}
 
 
 __all__ = ["CONFIG", "Session"]

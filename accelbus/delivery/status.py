@@ -18,7 +18,7 @@ running: delivering. up_to_date: nothing in the journal is owed but what a view 
 fail one after the other and wait. finished: the run is closed, everything delivered. stopped: told to leave, owing what the counts say.
 fenced: a newer owner delivers."""
 
-Phase: TypeAlias = Literal["idle", "start", "read", "log", "flush", "finish", "exit"]
+Phase: TypeAlias = Literal["idle", "start", "read", "log", "media", "flush", "finish", "exit"]
 """What a worker is doing; each phase but ``idle`` and ``read`` has a deadline."""
 
 DONE: Final = frozenset({"finished", "stopped", "fenced"})
