@@ -193,6 +193,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     slow_notice: Seconds = 15.0
     """A tracker that has been in one call for so long is reported to the main rank, long before a deadline ends it."""
     log_deadline: Seconds = 60.0
+    media_deadline: Seconds = 600.0
+    """One image or file; uploads of models take long."""
     flush_deadline: Seconds = 60.0
     finish_deadline: Seconds = 120.0
     exit_deadline: Seconds = 10.0

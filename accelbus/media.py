@@ -414,7 +414,13 @@ class Artifact(Wrapper):
 
     def to_media(self, blobs: BlobStore) -> Media:
         path = self._path.absolute()
-        meta = {"name": self._name or path.name, "filename": path.name, "type": self._type, "aliases": self._aliases, "metadata": self._metadata}
+        meta = {
+            "name": self._name or path.name,
+            "filename": path.name,
+            "type": self._type,
+            "aliases": self._aliases,
+            "metadata": self._metadata,
+        }
         return Media("artifact", "file", meta, blob=blobs.adopt(path))
 
 

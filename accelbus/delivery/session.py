@@ -126,7 +126,8 @@ class Session:
         self._channel.enter("idle")
 
     def _log_media(self, row: Row) -> None:
-        for key, value in row.values.items():
+        values: Mapping[str, object] = row.values
+        for key, value in values.items():
             if isinstance(value, msgspec.msgpack.Ext):
                 self._channel.enter("media")
                 self._current.log_media(key, unpack(value, self._run_dir.blobs), row.step)

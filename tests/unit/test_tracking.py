@@ -12,7 +12,17 @@ import pytest
 from accelbus import tracking
 from accelbus.errors import ConfigurationError, MissingExtraError, UnknownTrackerError
 from accelbus.rundir import RunRecord
-from accelbus.tracking import GeneralTracker, Row, TrackerSpec, finish_with_status, load_tracker_class, make_tracker, overrides, resolve
+from accelbus.tracking import (
+    GeneralTracker,
+    Row,
+    TrackerSpec,
+    finish_with_status,
+    load_tracker_class,
+    make_tracker,
+    overrides,
+    registry as tracker_registry,
+    resolve,
+)
 
 
 class Recorder(GeneralTracker):
@@ -56,8 +66,8 @@ RUN = RunRecord(run_id="digits-1", project="digits")
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
     """A registry of this test's own."""
-    monkeypatch.setattr(tracking, "_registered", {})
-    return tracking._registered
+    monkeypatch.setattr(tracker_registry, "_registered", {})
+    return tracker_registry._registered
 
 
 @pytest.fixture
@@ -69,7 +79,7 @@ def entry_points(monkeypatch):
 @pytest.fixture
 def no_tensorboard(monkeypatch):
     """TensorBoard is known, and its package is not installed."""
-    monkeypatch.setitem(tracking.BUILT_IN, "tensorboard", TrackerSpec("tensorboard", "tensorboard_of_nobody", "tensorboard"))
+    monkeypatch.setitem(tracking.BUILT_IN, "tensorboard", TrackerSpec("tensorboard", "tensorboard_of_nobody", "tensorboard", "TensorBoardTracker"))
 
 
 def test_a_class_without_the_required_attributes_names_all_of_them():

@@ -1,16 +1,4 @@
-"""The seam for experiment trackers: the base class, the registry, names to classes.
-
-A tracker is a `GeneralTracker` that delivery runs in a process of its own; this module imports no tracker package. The same
-classes, names and constructor arguments work as with Accelerate, so a tracker written for it plugs in unchanged. What delivery
-calls, in this order and from one thread::
-
-    tracker = make_tracker(cls, record, logging_dir, init_kwargs)
-    tracker.restore(checkpoint or {})
-    tracker.start()
-    tracker.store_init_configuration(config)     # again, with everything merged, for each later update
-    tracker.log_batch(rows) or tracker.log(values, step=step)
-    tracker.flush(), tracker.checkpoint()        # before the cursor moves
-    tracker.finish(status)
+"""The trackers there are: built-in, registered, from entry points; names to classes, without importing one too early.
 
 To add a built-in tracker: a file in ``accelbus_sinks``, its entry point, its line in `BUILT_IN`.
 """
@@ -26,11 +14,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from accelbus.errors import ConfigurationError, MissingExtraError, UnknownTrackerError
-from accelbus.events import Scalar
 from accelbus.rundir import RunRecord
+from accelbus.tracking.base import GeneralTracker
 
 ENTRY_POINTS: Final = "accelbus.sinks"
 """Group in which built-in and third-party trackers register: ``name = module:Class``."""
@@ -44,100 +32,16 @@ class TrackerSpec(NamedTuple):
     """Top-level module that must be importable; None when the standard library is enough."""
     extra: str | None
     """``pip install 'accelbus[extra]'`` brings the package."""
+    class_name: str
 
 
 BUILT_IN: Final = {
     spec.name: spec
     for spec in (
-        TrackerSpec("jsonl", None, None),
-        TrackerSpec("tensorboard", "tensorboard", "tensorboard"),
+        TrackerSpec("jsonl", None, None, "JSONLTracker"),
+        TrackerSpec("tensorboard", "tensorboard", "tensorboard", "TensorBoardTracker"),
     )
 }
-
-
-class Row(NamedTuple):
-    """All values of one step that are ready at the same time."""
-
-    step: int
-    values: Mapping[str, Scalar | list[Any]]
-    """Flat: names with ``/``, numbers, text and lists of those."""
-    time_ns: int
-    """Wall clock of the rank that logged it."""
-    attempt: int = 0
-    """A higher attempt replaces, step by step, what lower ones logged."""
-
-
-class GeneralTracker:
-    """Base class of all trackers: Accelerate's interface, and optional hooks with defaults that work.
-
-    A subclass must define ``name``, ``requires_logging_directory`` and ``tracker`` (the underlying object, such as W&B's run). All
-    calls come from one thread. A call may block or raise: delivery retries, restarts and gives up on single rows.
-
-    Raises:
-        NotImplementedError: a required attribute is missing.
-    """
-
-    name: str
-    requires_logging_directory: bool
-    main_process_only: bool = True
-    """False: one instance per rank, fed with the rank's own stream."""
-    durable_after: Literal["call", "flush", "finish"] = "flush"
-    """What makes a logged value survive a SIGKILL of this process. After a crash, ``finish`` trackers are fed again from the start
-    of the attempt, the others from the last cursor."""
-
-    def __init__(self, _blank: bool = False) -> None:
-        if _blank:
-            return
-        missing = [attribute for attribute in ("name", "requires_logging_directory", "tracker") if attribute not in dir(self)]
-        if missing:
-            listed = ", ".join(f"`{attribute}`" for attribute in missing)
-            raise NotImplementedError(
-                f"The implementation for this tracker class is missing the following required attributes. Please define them in the class definition: {listed}"
-            )
-
-    @property
-    def url(self) -> str | None:
-        """Where a person finds the run: a URL or a path. Read after ``start``; printed once."""
-        return None
-
-    def start(self) -> None:
-        """Open the underlying run. Called again after a failure, and in a new process after a crash."""
-
-    def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Record the hyperparameters *values*: nested plain data, complete; a later call replaces what an earlier one stored."""
-
-    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Record *values* at *step*; None means the step of the call before."""
-
-    def log_batch(self, rows: Sequence[Row]) -> None:
-        """Record *rows* in order.
-
-        Override it where the tracker has a faster way, or takes event times. An override **must** take all rows or, when it
-        raises, none; delivery calls ``log`` row by row where it is not overridden (see `overrides`).
-        """
-        for row in rows:
-            self.log(row.values, step=row.step)
-
-    def flush(self) -> None:
-        """Make everything logged so far durable. Called about every second, and before each cursor write."""
-
-    def checkpoint(self) -> dict[str, Any]:
-        """Return what `restore` needs to forget all that is logged after the last ``flush``. Called after it, and after ``finish``.
-
-        Plain data, small: it is kept in the cursor. Together the two make a file tracker exactly-once.
-        """
-        return {}
-
-    def restore(self, checkpoint: dict[str, Any]) -> None:
-        """Go back to *checkpoint*; called once, before ``start``, by delivery.
-
-        Args:
-            checkpoint: what `checkpoint` returned when the cursor was written, in this or an earlier process. Empty when there is
-                no cursor: every row will be fed, so what an earlier process left half done must go.
-        """
-
-    def finish(self, status: str | None = None) -> None:
-        """Close the run with *status*: finished, preempted, lost, killed or failed. Everything logged is durable afterwards."""
 
 
 _registered: dict[str, type[GeneralTracker]] = {}
@@ -313,18 +217,3 @@ def _unknown(name: str) -> UnknownTrackerError:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return UnknownTrackerError(f"unknown tracker {name!r} (known: {', '.join(known)}, or 'module:Class'){hint}")
-
-
-__all__ = [
-    "BUILT_IN",
-    "ENTRY_POINTS",
-    "GeneralTracker",
-    "Row",
-    "TrackerSpec",
-    "finish_with_status",
-    "load_tracker_class",
-    "make_tracker",
-    "overrides",
-    "register_tracker_class",
-    "resolve",
-]

@@ -1,0 +1,50 @@
+"""The seam for experiment trackers: names and arguments of ``accelerate.tracking``, trackers in processes of their own.
+
+::
+
+    base.py        GeneralTracker: the interface and its hooks
+    media.py       hooks for images, tables, files, …, with fallbacks
+    registry.py    which trackers there are
+
+The classes of the built-in trackers (``WandBTracker``, …) are here too; the package of a tracker is imported when its class is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelbus.tracking.base import GeneralTracker, Row, RunInfo
+from accelbus.tracking.registry import (
+    BUILT_IN,
+    ENTRY_POINTS,
+    TrackerSpec,
+    finish_with_status,
+    load_tracker_class,
+    make_tracker,
+    overrides,
+    register_tracker_class,
+    resolve,
+)
+
+
+def __getattr__(name: str) -> Any:
+    tracker = next((spec.name for spec in BUILT_IN.values() if spec.class_name == name), None)
+    if tracker is None:
+        raise AttributeError(f"module 'accelbus.tracking' has no attribute {name!r}")
+    return load_tracker_class(tracker)
+
+
+__all__ = [
+    "BUILT_IN",
+    "ENTRY_POINTS",
+    "GeneralTracker",
+    "Row",
+    "RunInfo",
+    "TrackerSpec",
+    "finish_with_status",
+    "load_tracker_class",
+    "make_tracker",
+    "overrides",
+    "register_tracker_class",
+    "resolve",
+]

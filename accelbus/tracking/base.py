@@ -1,0 +1,160 @@
+"""What a tracker is: Accelerate's interface, and optional hooks with defaults that work.
+
+A tracker runs in a process of its own; delivery calls, in this order and from one thread::
+
+    tracker = make_tracker(cls, record, logging_dir, init_kwargs)     # cls.environment() is in force
+    tracker.run_info = RunInfo(...)
+    tracker.restore(checkpoint or {})
+    tracker.start()
+    tracker.store_init_configuration(config)     # again, with everything merged, for each later update
+    tracker.define_metric(...), summarise(...), store_run_record(...)
+    tracker.log_batch(rows) or tracker.log(values, step=step)
+    tracker.log_image(key, media, step), ...     # media of a row after its other values
+    tracker.flush(), tracker.checkpoint()        # before the cursor moves
+    tracker.finish(status)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from accelbus.events import Scalar
+from accelbus.tracking.media import MediaHooks
+
+
+class RunInfo(NamedTuple):
+    """The run a tracker records."""
+
+    run_id: str = ""
+    project: str = ""
+    name: str = ""
+    """Display name; the run id where the user gave none."""
+    group: str = ""
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+    attempt: int = 0
+    resumed: bool = False
+    """This tracker has been given a part of the run before, by an earlier process."""
+    state_dir: Path = Path()
+    """Private to this (run, tracker) and kept: ids, caches, offline files."""
+    output_dir: Path = Path()
+    """For what a person opens; the logging directory of trackers that ask for one."""
+    world_size: int = 1
+
+
+class Row(NamedTuple):
+    """All values of one step that are ready at the same time."""
+
+    step: int
+    values: Mapping[str, Scalar | list[Any]]
+    """Flat: names with ``/``, numbers, text and lists of those. Media go to their own hooks."""
+    time_ns: int
+    """Wall clock of the rank that logged it."""
+    attempt: int = 0
+    """A higher attempt replaces, step by step, what lower ones logged."""
+
+
+class GeneralTracker(MediaHooks):
+    """Base class of all trackers: Accelerate's interface, and optional hooks with defaults that work.
+
+    A subclass must define ``name``, ``requires_logging_directory`` and ``tracker`` (the underlying object, such as W&B's run). All
+    calls come from one thread. A call may block or raise: delivery retries, restarts and gives up on single rows.
+
+    Raises:
+        NotImplementedError: a required attribute is missing.
+    """
+
+    name: str
+    requires_logging_directory: bool
+    main_process_only: bool = True
+    """False: one instance per rank, fed with the rank's own stream."""
+    durable_after: Literal["call", "flush", "finish"] = "flush"
+    """What makes a logged value survive a SIGKILL of this process. After a crash, ``finish`` trackers are fed again from the start
+    of the attempt, the others from the last cursor."""
+
+    run_info: RunInfo = RunInfo()
+    """Set by delivery before `restore` and `start`."""
+
+    @classmethod
+    def environment(cls, state_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:  # noqa: ARG003  for subclasses
+        """Return variables to be set in the tracker's process before its package is imported.
+
+        Where its caches go, mostly: below *state_dir*, so that HOME may be missing or read-only; what the user has set in *environ*
+        stays.
+        """
+        return {}
+
+    def __init__(self, _blank: bool = False) -> None:
+        if _blank:
+            return
+        missing = [attribute for attribute in ("name", "requires_logging_directory", "tracker") if attribute not in dir(self)]
+        if missing:
+            listed = ", ".join(f"`{attribute}`" for attribute in missing)
+            raise NotImplementedError(
+                f"The implementation for this tracker class is missing the following required attributes. Please define them in the class definition: {listed}"
+            )
+
+    @property
+    def url(self) -> str | None:
+        """Where a person finds the run: a URL or a path. Read after ``start``; printed once."""
+        return None
+
+    def start(self) -> None:
+        """Open the underlying run. Called again after a failure, and in a new process after a crash."""
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Record the hyperparameters *values*: nested plain data, complete; a later call replaces what an earlier one stored."""
+
+    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        """Record *values* at *step*; None means the step of the call before."""
+
+    def log_batch(self, rows: Sequence[Row]) -> None:
+        """Record *rows* in order.
+
+        Override it where the tracker has a faster way, or takes event times. An override **must** take all rows or, when it
+        raises, none; delivery calls ``log`` row by row where it is not overridden (see `overrides`).
+        """
+        for row in rows:
+            self.log(row.values, step=row.step)
+
+    def define_metric(self, pattern: str, *, axis: str = "", summary: str = "", goal: str = "") -> None:
+        """Say how keys like *pattern* are to be shown.
+
+        Args:
+            pattern: key, or glob such as ``eval/*``.
+            axis: key whose value is the x axis instead of the step.
+            summary: min, max, best, last or mean: what one number stands for the curve.
+            goal: minimize or maximize.
+        """
+
+    def summarise(self, values: Mapping[str, Any]) -> None:
+        """Record single *values* of the whole run, flat and complete; a later call replaces what an earlier one recorded."""
+
+    def store_run_record(self, facts: Mapping[str, Any]) -> None:
+        """Record the circumstances of the run: command, git, packages, hosts, launcher; nested plain data, complete."""
+
+    def log_console(self, lines: Sequence[str]) -> None:
+        """Record *lines* that the trainer printed."""
+
+    def flush(self) -> None:
+        """Make everything logged so far durable. Called about every second, and before each cursor write."""
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return what `restore` needs to forget all that is logged after the last ``flush``. Called after it, and after ``finish``.
+
+        Plain data, small: it is kept in the cursor. Together the two make a file tracker exactly-once.
+        """
+        return {}
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Go back to *checkpoint*; called once, before ``start``, by delivery.
+
+        Args:
+            checkpoint: what `checkpoint` returned when the cursor was written, in this or an earlier process. Empty when there is
+                no cursor: every row will be fed, so what an earlier process left half done must go.
+        """
+
+    def finish(self, status: str | None = None) -> None:
+        """Close the run with *status*: finished, preempted, lost, killed or failed. Everything logged is durable afterwards."""
