@@ -50,6 +50,7 @@ class BusLauncher:
         self._directory = directory
         self._start_lock: int | None = None
         self._process: _Detached | None = None
+        self._cannot_start = False
         self._has_answered = False
         self._failures = 0
         """Processes started here that ended before they answered, in a row."""
@@ -64,13 +65,17 @@ class BusLauncher:
         return f"ipc://{self._directory / SOCKET}"
 
     def ensure(self) -> None:
-        """Start the bus process unless one runs or somebody is starting one. Returns at once.
-
-        Raises:
-            OSError: the process cannot be started (no memory, no more processes); try again later.
-        """
+        """Start the bus process unless one runs or somebody is starting one. Returns at once; what goes wrong is said once."""
         if self.is_starting or self._is_to_wait():
             return
+        try:
+            self._start()
+        except OSError as error:
+            if not self._cannot_start:
+                _log.warning("the bus process cannot be started (%s); events go to the run directory", error)
+            self._cannot_start = True
+
+    def _start(self) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)  # the last bus process that left has removed it
         if self._start_lock is None:
             self._start_lock = try_lock(self._directory / START_LOCK)
@@ -85,6 +90,7 @@ class BusLauncher:
         if self._process is not None:
             if self._process.returncode and not self._has_answered:
                 self._failures += 1
+                self._release_start_lock()  # another rank may have more luck
                 self._next_at = time.monotonic() + min(self._retry_interval * 2**self._failures, _LONGEST_PAUSE)
                 if self._failures == 1:
                     _log.warning(
@@ -114,6 +120,9 @@ class BusLauncher:
     def settled(self) -> None:
         """A bus process answered: let others start the next one."""
         self._has_answered, self._failures = True, 0
+        self._release_start_lock()
+
+    def _release_start_lock(self) -> None:
         if self._start_lock is not None:
             os.close(self._start_lock)
             self._start_lock = None

@@ -142,8 +142,6 @@ class Pump(threading.Thread):
         self._goodbye: control.Bye | None = None
         self._said_goodbye = False
         self._said_goodbye_at = float("-inf")
-        self._cannot_start = False
-        """The bus process could not be started, and that was said."""
         self._is_stuck = False
         """The socket took nothing in the last turn: nobody is connected."""
         self._looked_at = self._heard_at = float("-inf")
@@ -351,15 +349,7 @@ class Pump(threading.Thread):
                 self.counters["hellos"] += 1
         if self._launcher is not None and now - self._ensured_at > self._tuning.bus_retry_interval:
             self._ensured_at = now
-            try:
-                self._launcher.ensure()
-            except OSError as error:
-                _log.log(
-                    logging.DEBUG if self._cannot_start else logging.WARNING,
-                    "the bus process cannot be started (%s); events go to the run directory",
-                    error,
-                )
-                self._cannot_start = True
+            self._launcher.ensure()
 
     def _is_unanswered(self, now: float) -> bool:
         timeout = self._tuning.ack_timeout

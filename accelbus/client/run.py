@@ -406,10 +406,7 @@ class Run:
             )
             endpoint = launcher.endpoint
             # Here and not only in the pump: a rank killed in its first milliseconds leaves somebody who finds its spool.
-            try:
-                launcher.ensure()
-            except OSError as error:
-                _log.warning("the bus process cannot be started yet (%s); events wait in the spool and the run directory", error)
+            launcher.ensure()
         spill_directory = self._run_dir.journal / f"spill-{self._producer.hex()}"
         spill = Spill(
             lambda: JournalWriter(spill_directory, tuning=self._tuning, local=not host.is_on_network(spill_directory.parent)),

@@ -31,6 +31,7 @@ def test_a_rank_that_joins_after_the_others_have_finished_is_merged(quick_job: J
     (second,) = quick_job.start(LOG_TEN.replace("range(10)", "range(12)"), first=1, world_size=2)
     assert second.wait() == 0, second.stderr
     quick_job.signal_file("over")
+    assert first.wait() == 0, first.stderr
     expected = {("loss", step): 1.5 for step in range(10)} | {("loss", step): 2.0 for step in (10, 11)}
     books = quick_job.check(expected, status="finished")
     assert [(producer.rank, producer.attempt) for producer in books.producers] == [(0, 0), (1, 0)]

@@ -189,6 +189,14 @@ class Job:
         self.wait_for_end(timeout)
         return started
 
+    def sync(self, *options: str, timeout: float = 60.0) -> str:
+        """Run ``accelbus sync`` on this node and return what it printed."""
+        command = [sys.executable, "-c", "import sys; from accelbus.cli import main; sys.exit(main())", "sync", str(self.run_dir), *options]
+        done = subprocess.run(
+            command, env={**_clean_environment(), **self.environ}, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        return done.stdout + done.stderr
+
     def signal_file(self, name: str) -> None:
         """Create a file that a script waits for with ``wait_for``."""
         (self.root / name).touch()
@@ -225,6 +233,18 @@ class Job:
         if number == signal.SIGKILL:
             wait_until(lambda: not os.path.exists(f"/proc/{pid}") or _is_zombie(pid), what="its end")
         return int(pid)
+
+    def kill_everything(self) -> float:
+        """SIGKILL ranks, bus process and workers in one sweep; return the time just before."""
+        began = time.monotonic()
+        for pid in [*(rank.pid for rank in self.ranks if rank.process.poll() is None), *self.processes()]:
+            _kill(pid)
+        self.wait_for_end()
+        return began
+
+    def wait_for_ranks(self, number: int) -> None:
+        """Wait until the bus process has taken in *number* producers."""
+        wait_until(lambda: len(self.status().get("ranks", ())) >= number, what=f"{number} producers in status.json")
 
     def status(self) -> dict[str, Any]:
         try:
