@@ -55,10 +55,17 @@ class Faults:
         Raises:
             StrictError: under ``ACCELBUS_STRICT=1``.
         """
-        text = f"{reason} ({key!r}): {detail}"
+        self.misuse(reason, f"{reason} ({key!r}): {detail}", topic=f"{reason}:{key}")
+
+    def misuse(self, reason: str, text: str, *, topic: str | None = None) -> None:
+        """Count a programming error that concerns no key.
+
+        Raises:
+            StrictError: under ``ACCELBUS_STRICT=1``.
+        """
         if self._strict:
             raise StrictError(text)
-        self.count(reason, text, topic=f"{reason}:{key}")
+        self.count(reason, text, topic=topic)
 
     def blame_all(self, faults: Iterable[Fault]) -> None:
         """Count each of the value model's *faults*."""

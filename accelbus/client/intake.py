@@ -205,7 +205,7 @@ class Intake:
     # --- what `append` is when there is no queue
 
     def _refuse_closed(self, _: bytes) -> bool:
-        self.faults.count("closed", f"log() after finish() of {self._name}: the values are not kept")
+        self.faults.misuse("closed", f"log() after finish() of {self._name}: the values are not kept")
         return True
 
     def _refuse_inert(self, _: bytes) -> bool:

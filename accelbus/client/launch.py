@@ -17,6 +17,7 @@ from typing import Final
 
 from accelbus import host
 from accelbus.config import Tuning
+from accelbus.errors import ConfigurationError
 from accelbus.recordlock import is_locked, try_lock
 from accelbus.rundir import RunDir
 
@@ -32,12 +33,22 @@ def node_directory(run_dir: RunDir, tuning: Tuning) -> Path:
     """Return this node's private directory of the run: sockets, locks. Made if needed.
 
     Raises:
-        OSError: no directory that is ours can be made.
+        ConfigurationError: no directory that is ours can be made; says what is wrong and what to do.
     """
-    base = Path(tuning.socket_dir).absolute() if tuning.socket_dir else host.private_directory()
-    host.make_private(base)
+    base = _own_directory(tuning.socket_dir) if tuning.socket_dir else host.private_directory()
     directory = base / hashlib.blake2b(os.fsencode(run_dir.path.absolute()), digest_size=8).hexdigest()
     directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
+
+
+def _own_directory(path: str) -> Path:
+    directory = Path(path).absolute()
+    try:
+        host.make_private(directory)
+    except OSError as error:
+        raise ConfigurationError(
+            f"ACCELBUS_SOCKET_DIR={path!r}: {error.strerror or error}; expected a directory of yours with mode 0700, or one that can be made"
+        ) from error
     return directory
 
 

@@ -376,7 +376,11 @@ class Run:
 
         Args:
             signals: whether SIGTERM is observed.
+
+        Raises:
+            ConfigurationError: no place for sockets that is ours alone; nothing was opened.
         """
+        launcher = self._bus_launcher() if self.settings.endpoint is None else None
         self._started_by = launcher_process(os.environ)
         hello = self.hello(1, 0)
         placed = place(hello, durability=self.settings.durability, tuning=self._tuning, wake=self._wake)
@@ -398,13 +402,7 @@ class Run:
                 hello.launcher,
             )
         )
-        launcher = None
-        endpoint = self.settings.endpoint
-        if endpoint is None:
-            launcher = BusLauncher(
-                self._run_dir, node_directory(self._run_dir, self._tuning), retry_interval=self._tuning.bus_retry_interval
-            )
-            endpoint = launcher.endpoint
+        if launcher is not None:
             # Here and not only in the pump: a rank killed in its first milliseconds leaves somebody who finds its spool.
             launcher.ensure()
         spill_directory = self._run_dir.journal / f"spill-{self._producer.hex()}"
@@ -416,7 +414,7 @@ class Run:
             self._queue,
             self,
             wake=self._wake,
-            endpoint=endpoint,
+            endpoint=self.settings.endpoint or (launcher.endpoint if launcher is not None else ""),
             launcher=launcher,
             spill=spill,
             tuning=self._tuning,
@@ -424,6 +422,9 @@ class Run:
         )
         self._pump.start()
         HOOKS.watch(self, signals=signals)
+
+    def _bus_launcher(self) -> BusLauncher:
+        return BusLauncher(self._run_dir, node_directory(self._run_dir, self._tuning), retry_interval=self._tuning.bus_retry_interval)
 
 
 def _inert_run(handle: Handle) -> Run:

@@ -1,0 +1,237 @@
+"""What a user can get wrong: loud at `init`, counted and warned about during the run, raised under ``ACCELBUS_STRICT=1``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.job import Job, running_job
+
+REFUSED = {
+    "unknown tracker": ("log_with='tensorbord'", "UnknownTrackerError", ["'tensorbord'", "did you mean 'tensorboard'"]),
+    "unknown tracker among others": ("log_with=['jsonl', 'nobody']", "UnknownTrackerError", ["'nobody'", "known: ", "jsonl"]),
+    "missing extra": ("log_with=without('tensorboard')", "MissingExtraError", ["pip install 'accelbus[tensorboard]'"]),
+    "unknown setting": ("run_ids='a'", "ConfigurationError", ["'run_ids'", "did you mean 'run_id'"]),
+    "wrong type": ("tags=3", "ConfigurationError", ["tags=3", "Expected"]),
+    "wrong choice": ("mode='on'", "ConfigurationError", ["mode='on'"]),
+    "negative time": ("finish_timeout=-1.0", "ConfigurationError", ["finish_timeout=-1.0", ">= 0"]),
+    "negative attempt": ("attempt=-1", "ConfigurationError", ["attempt=-1", ">= 0"]),
+    "empty role": ("role=''", "ConfigurationError", ["role=''"]),
+    "unsafe run id": ("run_id='../elsewhere'", "ConfigurationError", ["'../elsewhere'", "letters, digits"]),
+    "no run to resume": ("resume='must', run_id='nothing'", "ConfigurationError", ["'nothing'"]),
+    "required and not there": ("require=['tensorboard']", "ConfigurationError", ["'tensorboard'", "log_with (jsonl)"]),
+    "arguments for nobody": ("init_kwargs={'wandb': {}}", "ConfigurationError", ["'wandb'", "log_with (jsonl)"]),
+    "no address": ("endpoint='localhost'", "ConfigurationError", ["'localhost'", "tcp://host:5557"]),
+    "reduction nobody knows": ("reduce={'*': 'median'}", "ConfigurationError", ["median"]),
+    "config that is none": ("config=[1, 2]", "ConfigurationError", ["[1, 2]"]),
+    "directory that is a file": ("dir=os.environ['ROOT'] + '/script0.py'", "ConfigurationError", ["cannot be written", "ACCELBUS_DIR"]),
+}
+
+
+@pytest.fixture(scope="module")
+def refusals() -> Iterator[list[str]]:
+    """What `init` said to each of the wrong settings, in order, all in one process."""
+    attempts = [arguments for arguments, _, _ in REFUSED.values()]
+    with running_job(ACCELBUS_RUN_ID="") as job:
+        (rank,) = job.run(
+            f"""
+            def without(package):
+                sys.modules[package] = None
+                return package
+            for arguments in {attempts!r}:
+                try:
+                    eval(f"accelbus.init({{arguments}})")
+                except accelbus.AccelbusError as error:
+                    say(f"{{type(error).__name__}} {{isinstance(error, ValueError)}} {{error}}".replace("\\n", " "))
+                else:
+                    say("nothing")
+            assert accelbus.run is None
+            """
+        )
+        assert rank.process.returncode == 0, rank.stderr
+        assert not job.runs.exists() or not list(job.runs.iterdir())
+        yield rank.lines
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_that_cannot_work_are_refused_by_init(refusals: list[str], name: str) -> None:
+    """The error names what came and what was expected or what to do, and nothing is left behind."""
+    _, kind, texts = REFUSED[name]
+    said = refusals[list(REFUSED).index(name)]
+    assert said.startswith(f"{kind} True "), said
+    for text in texts:
+        assert text in said
+
+
+def test_a_wrong_variable_is_named_like_a_wrong_argument(quick_job: Job) -> None:
+    """Whoever reads it must find the line to change."""
+    (rank,) = quick_job.run("accelbus.init()", ACCELBUS_FINISH_TIMEOUT="soon", ACCELBUS_PROJECT="")
+    assert rank.process.returncode == 1
+    assert "ACCELBUS_FINISH_TIMEOUT" in rank.stderr
+    (rank,) = quick_job.run("accelbus.init()", ACCELBUS_PROJECT="")
+    assert "project is missing" in rank.stderr
+    assert "ACCELBUS_PROJECT" in rank.stderr
+
+
+# {call: what is dropped by it}
+MISUSE = {
+    "run.log(None, step=0)": {"bad_values": 1},
+    "run.log([1, 2], step=0)": {"bad_values": 1},
+    "run.log('loss', step=0)": {"bad_values": 1},
+    "run.log({'kept1': 1}, step='two')": {"bad_step": 1},
+    "run.log({'kept2': 1}, step=1.5)": {"bad_step": 1},
+    "run.log({'kept3': 1}, step=2**63)": {"bad_step": 1},
+    "run.log({'kept4': 1}, step=float('nan'))": {"bad_step": 1},
+    "run.log({'kept5': 1, 'bad': object()}, step=9)": {"unsupported_value": 1},
+    "run.log({'kept6': 1, 'bad': lambda: 0, 'worse': sys}, step=9)": {"unsupported_value": 2},
+    "run.log({'bad': object()}, step=9)": {"unsupported_value": 1},
+    "run.log({'kept7': 1, 'cycle': cycle}, step=9)": {"unsupported_value": 1},
+    "run.log(Raising(), step=9)": {"bad_values": 1},
+    "run.log({'kept8': 1, 'bad': Raising()}, step=9)": {"unsupported_value": 1},
+}
+
+PREPARE = """
+import collections.abc
+class Raising(collections.abc.Mapping):
+    def __getitem__(self, key): raise RuntimeError("no item")
+    def __iter__(self): raise RuntimeError("no keys")
+    def __len__(self): return 1
+cycle = {}
+cycle["again"] = cycle
+run = accelbus.init()
+run.log({"first": 1}, step=9)
+"""
+
+
+def test_misuse_of_log_never_raises_and_keeps_the_rest(quick_job: Job) -> None:
+    """Each fault is counted by its reason; the values beside it are kept, those with a bad step at the last good one."""
+    (rank,) = quick_job.run(
+        PREPARE
+        + f"""
+for call, dropped in {MISUSE!r}.items():
+    before = run.statistics().dropped
+    eval(call)
+    after = run.statistics().dropped
+    difference = {{reason: after[reason] - before.get(reason, 0) for reason in after if after[reason] > before.get(reason, 0)}}
+    assert difference == dropped, (call, difference)
+run.finish()
+"""
+    )
+    assert rank.process.returncode == 0, rank.stderr
+    books = quick_job.check({("first", 9): 1, **{(f"kept{number}", 9): 1 for number in range(1, 9)}}, status="finished")
+    assert books.dropped == {"bad_values": 4, "bad_step": 4, "unsupported_value": 6}
+
+
+def test_misuse_is_warned_about_once_for_each_key(quick_job: Job) -> None:
+    """A fault in every step of a long training fills no terminal."""
+    (rank,) = quick_job.run("""
+        run = accelbus.init()
+        for step in range(100):
+            run.log({"loss": step, "picture": object(), "sound": object()}, step=step)
+        for _ in range(100):
+            run.log({"loss": -1}, step="end")
+        run.finish()
+    """)
+    assert rank.process.returncode == 0, rank.stderr
+    warnings = [line for line in rank.errors if "unsupported_value" in line or "bad_step" in line]
+    assert [("picture" in line, "sound" in line, "'end'" in line) for line in warnings] == [
+        (True, False, False), (False, True, False), (False, False, True),
+    ]  # fmt: skip
+    assert all("object" in line for line in warnings[:2])
+    books = quick_job.check({**{("loss", step): step for step in range(99)}, ("loss", 99): -1}, status="finished")
+    assert books.dropped == {"bad_step": 100, "unsupported_value": 200}
+
+
+def test_misuse_raises_in_strict_mode(quick_job: Job) -> None:
+    """For tests: the first fault of a call is an exception that names key and type; what has no fault still works."""
+    (rank,) = quick_job.run(
+        PREPARE
+        + f"""
+run.log({{"good": 1}}, step=3)
+for call, dropped in {MISUSE!r}.items():
+    try:
+        eval(call)
+    except accelbus.StrictError as error:
+        assert any(reason in str(error) for reason in dropped), (call, error)
+        assert isinstance(error, ValueError)
+    else:
+        raise AssertionError(call)
+run.finish()
+try:
+    run.log({{"late": 1}}, step=4)
+except accelbus.StrictError as error:
+    say(str(error))
+""",
+        ACCELBUS_STRICT="1",
+    )
+    assert rank.process.returncode == 0, rank.stderr
+    assert "after finish" in rank.lines[0]
+    points = quick_job.check({("first", 9): 1, ("good", 3): 1}, status="finished")
+    assert points.dropped == {}
+
+
+def test_odd_keys_are_kept_in_their_documented_form(quick_job: Job) -> None:
+    """Non-str keys as text, long and empty ones as they are, nested ones joined, colliding ones numbered."""
+    (rank,) = quick_job.run("""
+        run = accelbus.init()
+        run.log({1: 1, None: 2, True: 3, 2.5: 4, ("a", 1): 5, "": 6, "k" * 600: 7, "tab\\tnull\\0": 8, "lone\\ud800": 9}, step=0)
+        run.log({"a/b": 10, "a": {"b": 11, "c": {"d": 12}}, "": {"": 13}}, step=1)
+        run.finish()
+    """)
+    assert rank.process.returncode == 0, rank.stderr
+    books = quick_job.check(
+        {
+            ("1", 0): 3, ("None", 0): 2, ("2.5", 0): 4, ("('a', 1)", 0): 5, ("", 0): 6, ("k" * 600, 0): 7, ("tab\tnull\0", 0): 8,
+            ("lone\\ud800", 0): 9, ("a/b", 1): 10, ("a/b#2", 1): 11, ("a/c/d", 1): 12, ("/", 1): 13,
+        },
+        status="finished",
+    )  # fmt: skip
+    assert books.dropped == {}
+
+
+def test_large_calls_are_split_and_large_values_kept(quick_job: Job) -> None:
+    """Ten thousand keys in one call, a text larger than an event, one larger than a frame: nothing is lost."""
+    (rank,) = quick_job.run("""
+        run = accelbus.init()
+        run.log({f"key{number}": number for number in range(10_000)}, step=0)
+        run.log({"text": "x" * 40_000, "more": "y" * 40_000, "number": 1}, step=1)
+        run.log({"huge": "z" * 3_000_000, "number": 2}, step=2)
+        run.finish()
+    """)
+    assert rank.process.returncode == 0, rank.stderr
+    expected = {
+        **{(f"key{number}", 0): number for number in range(10_000)},
+        ("text", 1): "x" * 40_000, ("more", 1): "y" * 40_000, ("number", 1): 1, ("huge", 2): "z" * 3_000_000, ("number", 2): 2,
+    }  # fmt: skip
+    books = quick_job.check(expected, status="finished")
+    assert books.dropped == {}
+
+
+def test_a_call_that_changes_under_its_own_encoding_is_kept_or_counted(quick_job: Job) -> None:
+    """Another thread, or a value's own method, changes the dict while it is encoded: no exception, and nothing broken in the journal."""
+    (rank,) = quick_job.run("""
+        run = accelbus.init()
+        values = {"first": 1.0}
+        class Growing:
+            def __float__(self):
+                values[f"new{len(values)}"] = 2.0
+                return 3.0
+        values["growing"] = Growing()
+        values["last"] = 4.0
+        run.log(values, step=0)
+        class Shrinking:
+            def __float__(self):
+                fewer.pop("last", None)
+                return 3.0
+        fewer = {"shrinking": Shrinking(), "last": 4.0}
+        run.log(fewer, step=1)
+        run.log({"after": 5.0}, step=2)
+        run.finish()
+    """)
+    assert rank.process.returncode == 0, rank.stderr
+    quick_job.wait_for_end()
+    points = quick_job.points()
+    assert points["after", 2] == 5.0
+    assert (points.get(("first", 0)), points.get(("growing", 0))) in ((1.0, 3.0), (None, None))
+    quick_job.check(points, status="finished")

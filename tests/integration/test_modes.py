@@ -1,0 +1,137 @@
+"""Modes, and places that are missing or cannot be written."""
+
+from __future__ import annotations
+
+import pytest
+
+from accelbus.reader.audit import audit
+from tests.support.job import Job
+
+LOG = """
+for step in range(10):
+    run.log({"loss": step * 0.5}, step=step)
+run.log({"bad": object()}, step="no step")
+run.finish()
+"""
+LOSSES = {("loss", step): step * 0.5 for step in range(10)}
+
+
+def test_a_disabled_run_does_nothing_at_all(quick_job: Job) -> None:
+    """No thread, no file, no process, no import of the transport; everything may be called."""
+    (rank,) = quick_job.run(
+        """
+import threading
+run = accelbus.init(config={"lr": 0.1}, log_with="nobody")
+threads, children = threading.active_count(), open(f"/proc/self/task/{os.getpid()}/children").read()
+"""
+        + LOG
+        + """
+assert (threads, children) == (1, ""), (threads, children)
+run.log_config({"momentum": 0.9})
+assert run.config == {"lr": 0.1, "momentum": 0.9}
+assert run.flush() and run.finish()
+with accelbus.attach(run) as attached:
+    attached.log({"loss": 1.0}, step=0)
+assert run.statistics().dropped == {}
+say(str(sorted(os.listdir(os.environ["ROOT"]))))
+""",
+        ACCELBUS_MODE="disabled",
+    )
+    assert rank.process.returncode == 0, rank.stderr
+    assert rank.lines == ["['s', 'script0.py']"]
+    assert rank.errors == []
+    assert list(quick_job.sockets.iterdir()) == []
+
+
+def test_an_offline_run_writes_its_journal_and_is_delivered_later(quick_job: Job) -> None:
+    """No tracker is started, and nobody waits for one; `sync` delivers to those the run asked for."""
+    (rank,) = quick_job.run("run = accelbus.init()" + LOG, ACCELBUS_MODE="offline", ACCELBUS_FINISH_TIMEOUT="30")
+    assert rank.process.returncode == 0, rank.stderr
+    assert not list(quick_job.run_dir.glob("sinks/*/cursor*"))
+    books = audit(quick_job.run_dir)
+    assert (books.balanced, books.status, books.logged) == (True, "finished", 12)
+    quick_job.sync()
+    quick_job.check(LOSSES, status="finished")
+
+
+@pytest.mark.parametrize("home", ["", "/nonexistent"])
+def test_no_home_directory_is_needed(quick_job: Job, home: str) -> None:
+    """Batch systems and containers leave it out or make it up."""
+    (rank,) = quick_job.run(
+        "if not os.environ['HOME']: del os.environ['HOME']\nrun = accelbus.init()" + LOG, HOME=home, XDG_RUNTIME_DIR="/nonexistent"
+    )
+    assert rank.process.returncode == 0, rank.stderr
+    quick_job.check(LOSSES, status="finished")
+
+
+# As root nothing is read-only: the effective user changes for as long as `init` looks around.
+UNPRIVILEGED = """
+import accelbus.client.current
+os.makedirs("locked", exist_ok=True)
+os.chmod(os.environ["ROOT"], 0o755)
+os.chmod("locked", 0o555)
+if os.geteuid() == 0:
+    os.seteuid(65534)
+"""
+
+
+def test_a_run_directory_that_cannot_be_made_is_an_error_at_init(quick_job: Job) -> None:
+    """It names the directory and what to do; so it does where the working directory, the default, is read-only."""
+    (rank,) = quick_job.run(
+        UNPRIVILEGED
+        + """
+for place in ("locked/runs", None):
+    try:
+        if place is None:
+            os.chdir("locked")
+        accelbus.init(dir=place)
+    except accelbus.ConfigurationError as error:
+        say(str(error))
+assert accelbus.run is None
+""",
+        ACCELBUS_DIR="",
+    )
+    assert rank.process.returncode == 0, rank.stderr
+    assert len(rank.lines) == 2
+    for line, place in zip(rank.lines, ("locked/runs/job", "locked/runs/job"), strict=True):
+        assert place in line
+        assert "ACCELBUS_DIR" in line
+
+
+def test_a_read_only_working_directory_does_not_matter_when_runs_lie_elsewhere(quick_job: Job) -> None:
+    """Nothing is written where the script happens to run."""
+    (rank,) = quick_job.run("import accelbus.client.current\nos.chdir('/proc')\nrun = accelbus.init()\nassert run.dir.is_absolute()" + LOG)
+    assert rank.process.returncode == 0, rank.stderr
+    quick_job.check(LOSSES, status="finished")
+
+
+def test_a_relative_run_directory_stays_where_it_was_at_init(quick_job: Job) -> None:
+    """Training may change the working directory afterwards."""
+    (rank,) = quick_job.run("run = accelbus.init(dir='here')\nos.chdir('/')" + LOG, ACCELBUS_DIR="")
+    assert rank.process.returncode == 0, rank.stderr
+    quick_job.runs = quick_job.root / "here"
+    quick_job.check(LOSSES, status="finished")
+
+
+def test_without_a_private_directory_for_sockets_init_says_so(quick_job: Job) -> None:
+    """A directory that others may write to is no place for a socket; the message names the setting."""
+    open_to_all = quick_job.root / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    (rank,) = quick_job.run("accelbus.init()", ACCELBUS_SOCKET_DIR=str(open_to_all))
+    assert rank.process.returncode == 1
+    assert "ConfigurationError" in rank.stderr
+    assert "ACCELBUS_SOCKET_DIR" in rank.stderr
+
+
+def test_the_environment_is_left_as_it_was(quick_job: Job) -> None:
+    """Neither variables nor the switch interval, stdout or the file mode mask change."""
+    (rank,) = quick_job.run("""
+        before = (dict(os.environ), sys.getswitchinterval(), os.umask(0o022), os.getcwd())
+        with accelbus.init() as run:
+            run.log({"loss": 0.0}, step=0)
+        assert before == (dict(os.environ), sys.getswitchinterval(), os.umask(0o022), os.getcwd())
+    """)
+    assert rank.process.returncode == 0, rank.stderr
+    assert rank.lines == []
+    quick_job.check({("loss", 0): 0.0}, status="finished")
