@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +13,17 @@ import msgspec
 from accelbus.client.attach import Handle
 from accelbus.client.checks import check_resume, check_settings
 from accelbus.client.identity import identify
+from accelbus.client.relatives import ancestor_in_place_of
 from accelbus.client.run import Run
 from accelbus.config import Settings, Tuning, from_environment
 from accelbus.errors import NotInitializedError
+from accelbus.events import TRAINER
 from accelbus.rundir import RunDir, check_run_id
 from accelbus.values import config_values
 
+_log = logging.getLogger("accelbus")
+WORKER = "worker"
+"""Role of processes that a rank has started."""
 _current: Run | None = None
 _opened: Counter[str | None] = Counter()
 """{run id, None where it is derived: how often this process has opened it}; every rank opens them in the same order."""
@@ -53,6 +59,9 @@ def init(project: str | None = None, **settings: Any) -> Run:
     identity = identify(settings=resolved, ordinal=_opened[resolved.run_id])
     run_dir = RunDir(Path(resolved.dir).absolute() / check_run_id(identity.run_id))
     check_resume(resolved, identity, run_dir)
+    if resolved.role == TRAINER and (ancestor := ancestor_in_place_of(identity.rank, run_dir.path)) is not None:
+        _log.warning("process %d, which started this one, is rank %d of run %s: this process joins it as a %s", ancestor, identity.rank, run_dir.run_id, WORKER)
+        resolved = msgspec.structs.replace(resolved, role=WORKER)
     run_dir.create()
     run = Run(resolved, identity, run_dir, sinks=sinks, tuning=tuning)
     if run.is_main:
@@ -68,7 +77,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
     return run
 
 
-def attach(run: Run | Handle | None = None, *, role: str = "worker") -> Run:
+def attach(run: Run | Handle | None = None, *, role: str = WORKER) -> Run:
     """Log from another process of a run: a data loader's worker, a forked or spawned child.
 
     Args:

@@ -110,7 +110,7 @@ class _ProgressLine:
         self._next_at = time.monotonic() + 0.5
 
     def show(self, owed: dict[str, Any]) -> None:
-        if not sys.stderr.isatty() or time.monotonic() < self._next_at:
+        if time.monotonic() < self._next_at or not _is_terminal():
             return
         self._next_at = time.monotonic() + 0.2
         parts = [f"{name} ({state.get('state', 'starting')}, {_pending(state)} values to go)" for name, state in owed.items()]
@@ -125,6 +125,11 @@ class _ProgressLine:
             with contextlib.suppress(OSError, RuntimeError, ValueError):
                 sys.stderr.write("\r\033[K")
                 sys.stderr.flush()
+
+
+def _is_terminal() -> bool:
+    # A daemon may have closed it; a program without a console has none at all.
+    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
 
 
 def _pending(state: dict[str, Any]) -> int:

@@ -218,3 +218,54 @@ def test_a_program_started_by_a_rank_has_nothing_of_the_run(quick_job: Job) -> N
     assert rank.process.returncode == 0, rank.stderr
     assert rank.lines == ["['0', '1', '2', '3']"]
     quick_job.check({("loss", 0): 0.0}, status="finished")
+
+
+CHILD = """
+import os, sys
+sys.path[:0] = os.environ["PATHS"].split(os.pathsep)
+import accelbus
+with accelbus.init() as run:
+    for step in range(50):
+        run.log({"child": step}, step=step)
+"""
+
+
+def test_a_program_that_a_rank_starts_does_not_take_its_place(quick_job: Job) -> None:
+    """It has the rank's environment, so it finds itself to be the rank; it logs to the run as a worker, and the rank goes on."""
+    (rank,) = quick_job.run(
+        f"""
+import subprocess
+run = accelbus.init()
+for step in range(25):
+    run.log({{"loss": step * 0.5}}, step=step)
+child = subprocess.run([sys.executable, "-c", {CHILD!r}], env={{**os.environ, "PATHS": os.pathsep.join(sys.path)}}, capture_output=True, text=True)
+assert child.returncode == 0, child.stderr
+say(child.stderr)
+for step in range(25, 50):
+    run.log({{"loss": step * 0.5}}, step=step)
+run.finish()
+"""
+    )
+    assert rank.process.returncode == 0, rank.stderr
+    assert "is rank 0 of run job: this process joins it as a worker" in "".join(rank.lines)
+    assert "refused" not in rank.stderr
+    books = quick_job.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
+    assert [(producer.role, producer.attempt) for producer in books.producers] == [("trainer", 0), ("worker", 0)]
+
+
+def test_a_rank_that_starts_its_successor_and_leaves_is_replaced(quick_job: Job) -> None:
+    """Only a living ancestor keeps its place."""
+    (rank,) = quick_job.run(
+        f"""
+import subprocess
+run = accelbus.init()
+for step in range(50):
+    run.log({{"loss": step * 0.5}}, step=step)
+run.finish()
+child = subprocess.run([sys.executable, "-c", {CHILD!r}], env={{**os.environ, "PATHS": os.pathsep.join(sys.path)}}, capture_output=True, text=True)
+assert child.returncode == 0, child.stderr
+"""
+    )
+    assert rank.process.returncode == 0, rank.stderr
+    books = quick_job.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
+    assert [producer.role for producer in books.producers] == ["trainer", "trainer"]

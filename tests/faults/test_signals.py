@@ -214,3 +214,19 @@ def test_sigterm_during_a_signal_handlers_log_ends_in_order(quick_job: Job) -> N
     steps = len(quick_job.points())
     assert steps >= 2_000
     quick_job.check(losses(steps), status="preempted")
+
+
+def test_sigterm_to_everything_at_once_still_delivers(quick_job: Job) -> None:
+    """A batch system signals every process of the job: ranks end as preempted, the bus process stays for them and for the trackers."""
+    ranks = quick_job.start(LOOP, ranks=2)
+    for rank in ranks:
+        rank.said("ready")
+    quick_job.wait_for_rows(10)
+    for pid in [*(rank.pid for rank in ranks), *quick_job.processes()]:
+        os.kill(pid, signal.SIGTERM)
+    for rank in ranks:
+        assert rank.wait() == -signal.SIGTERM, rank.stderr
+    quick_job.wait_for_end()
+    steps = 1 + max(step for _, step in quick_job.points())
+    books = quick_job.check(losses(steps), status="preempted")
+    assert max(producer.logged for producer in books.producers) == steps + 2
