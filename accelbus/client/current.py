@@ -60,7 +60,13 @@ def init(project: str | None = None, **settings: Any) -> Run:
     run_dir = RunDir(Path(resolved.dir).absolute() / check_run_id(identity.run_id))
     check_resume(resolved, identity, run_dir)
     if resolved.role == TRAINER and (ancestor := ancestor_in_place_of(identity.rank, run_dir.path)) is not None:
-        _log.warning("process %d, which started this one, is rank %d of run %s: this process joins it as a %s", ancestor, identity.rank, run_dir.run_id, WORKER)
+        _log.warning(
+            "process %d, which started this one, is rank %d of run %s: this process joins it as a %s",
+            ancestor,
+            identity.rank,
+            run_dir.run_id,
+            WORKER,
+        )
         resolved = msgspec.structs.replace(resolved, role=WORKER)
     run_dir.create()
     run = Run(resolved, identity, run_dir, sinks=sinks, tuning=tuning)
