@@ -102,7 +102,10 @@ class BusLauncher:
             if self._process.returncode and not self._has_answered:
                 self._failures += 1
                 self._release_start_lock()  # another rank may have more luck
-                self._next_at = time.monotonic() + min(self._retry_interval * 2**self._failures, _LONGEST_PAUSE)
+                # One that was killed may live the next time; one that gave up by itself will mostly do so again.
+                was_killed = self._process.returncode < 0
+                pause = self._retry_interval * (1 if was_killed else 2**self._failures)
+                self._next_at = time.monotonic() + min(pause, _LONGEST_PAUSE)
                 if self._failures == 1:
                     _log.warning(
                         "the bus process ended with exit code %d, see %s; events go to the run directory",
