@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from accelbus.config import Tuning
-from accelbus.events import TRAINER, Metrics, ProducerJoined, ProducerState, RunClosed, RunEnd, RunStart
+from accelbus.events import TRAINER, Metrics, ProducerJoined, ProducerState, RunClosed, RunEnd, RunStart, Tick
 from accelbus.view.contributors import OTHER_ROLES, Contributors, ContributorsState
 from accelbus.view.horizon import EmittedPoint, Horizon, HorizonState
 from accelbus.view.opened import OpenPoint, OpenPoints, new_cost
@@ -70,6 +70,8 @@ class ViewState(msgspec.Struct, array_like=True):
     """Snapshot of a `View`: all it needs to go on."""
 
     now_ns: int = 0
+    ticked: tuple[bytes, int] = (b"", 0)
+    """Who wrote the last tick, and when."""
     attempt: Attempt | None = None
     open: list[OpenPoint] = []
     horizon: HorizonState = msgspec.field(default_factory=HorizonState)
@@ -94,6 +96,7 @@ class View:
         self._late_after_ns = int(tuning.late_after * NANOSECONDS)
         self._size = tuning.view_bytes
         self._now_ns = state.now_ns
+        self._ticked = state.ticked
         self._attempt = state.attempt
         """The newest one; older attempts hold nothing."""
         self._horizon = Horizon(tuning.late_horizon_points, tuning.view_bytes, state.horizon)
@@ -111,9 +114,10 @@ class View:
     def feed(self, items: Iterable[Item]) -> list[Point]:
         """Apply *items* and return the points that became ready, in the order in which they did."""
         for item in items:
-            if item.received_ns > self._now_ns:
-                self._pass_time(item.received_ns)
             event = item.event
+            now_ns = self._time_of_tick(item) if isinstance(event, Tick) else item.received_ns
+            if now_ns > self._now_ns:
+                self._pass_time(now_ns)
             if isinstance(event, Metrics):
                 self._apply_metrics(item, event)
             else:
@@ -129,6 +133,7 @@ class View:
         """Return a snapshot that shares nothing with this view."""
         state = ViewState(
             now_ns=self._now_ns,
+            ticked=self._ticked,
             attempt=self._attempt,
             open=list(self._open),
             horizon=self._horizon.state(),
@@ -150,6 +155,14 @@ class View:
         return pending
 
     # What items say about time and ranks
+
+    def _time_of_tick(self, item: Item) -> int:
+        """Return the view time of a tick: when it was received, unless the clock was set back; then time goes on by its ticks."""
+        now_ns, ticker, ticked_ns = item.received_ns, *self._ticked
+        self._ticked = (item.producer, now_ns)
+        if ticker == item.producer and now_ns < self._now_ns - self._late_after_ns:
+            return self._now_ns + max(0, now_ns - ticked_ns)
+        return now_ns
 
     def _pass_time(self, now_ns: int) -> None:
         """Emit what its deadline has passed for by *now_ns*."""

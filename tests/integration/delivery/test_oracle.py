@@ -21,8 +21,8 @@ from accelbus.events import Metrics
 from tests.support.deliveries import Run, kill, until
 
 ROOT = Path(__file__).parents[3]
-ROUNDS = 8
-TUNING = {"silence_deadline": 2.0, "cursor_interval": 0.05}
+ROUNDS = 7
+TUNING = {"silence_deadline": 1.0, "cursor_interval": 0.05}
 
 
 class Oracle:

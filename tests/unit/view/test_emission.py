@@ -91,6 +91,14 @@ class TestDeadlines:
         assert merged.feed([log(0, 1, {"loss": 1.0}, at=50.0), tick(101.0)]) == []
         assert short(merged.feed([tick(102.0)])) == [(1, "loss", 1.0)]
 
+    def test_a_clock_that_was_set_back_does_not_stop_time(self):
+        """The next bus process's ticks go on counting, however far its clock is behind what was written before."""
+        merged = view()
+        merged.feed([*starts(2), tick(1000.0)])
+        assert merged.feed([tick(100.0), log(0, 1, {"loss": 1.0}, at=100.0), tick(101.5)]) == []
+        merged = reopened(merged)
+        assert short(merged.feed([tick(102.0)])) == [(1, "loss", 1.0)]
+
     def test_a_rank_that_was_never_seen_holds_nothing_after_a_while(self):
         """All ranks of an attempt are expected, but only for ``late_after`` from its beginning."""
         merged = view()
