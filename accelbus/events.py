@@ -29,6 +29,10 @@ class Metrics(msgspec.Struct, array_like=True, tag=METRICS_TAG, gc=False):
     """None: the producer never gave a step; ``auto_step`` counts its calls."""
     values: dict[Any, Any]
     auto_step: int = 0
+    sinks: tuple[str, ...] = ()
+    """Whom it is for; nobody named: everybody. So in all events that have this field."""
+    log_kwargs: dict[str, dict[str, Any]] | None = None
+    """{sink: keyword arguments for its ``log``}"""
 
 
 class ConfigUpdate(msgspec.Struct, array_like=True, tag=2):
@@ -36,6 +40,7 @@ class ConfigUpdate(msgspec.Struct, array_like=True, tag=2):
 
     time_ns: int
     values: dict[str, Any]
+    sinks: tuple[str, ...] = ()
 
 
 class RunStart(msgspec.Struct, array_like=True, tag=3):
@@ -66,7 +71,41 @@ class RunEnd(msgspec.Struct, array_like=True, tag=4):
     reason: str = ""
 
 
-Event: TypeAlias = Metrics | ConfigUpdate | RunStart | RunEnd
+class MetricDefinition(msgspec.Struct, array_like=True, tag=5):
+    """How keys like ``pattern`` are to be shown; see `accelbus.tracking.GeneralTracker.define_metric`."""
+
+    time_ns: int
+    pattern: str
+    axis: str = ""
+    summary: str = ""
+    goal: str = ""
+    sinks: tuple[str, ...] = ()
+
+
+class Summary(msgspec.Struct, array_like=True, tag=6):
+    """Single values of the whole run, merged key by key."""
+
+    time_ns: int
+    values: dict[str, Any]
+    sinks: tuple[str, ...] = ()
+
+
+class RunFacts(msgspec.Struct, array_like=True, tag=7):
+    """The run record: command, git, packages, hosts, launcher, … Merged key by key."""
+
+    time_ns: int
+    facts: dict[str, Any]
+
+
+class ConsoleLines(msgspec.Struct, array_like=True, tag=8):
+    """What a producer printed, without the line ends."""
+
+    time_ns: int
+    lines: list[str]
+    stream: str = "stdout"
+
+
+Event: TypeAlias = Metrics | ConfigUpdate | RunStart | RunEnd | MetricDefinition | Summary | RunFacts | ConsoleLines
 
 
 class ProducerJoined(msgspec.Struct, array_like=True, tag=32):

@@ -14,7 +14,20 @@ import msgspec
 
 from accelbus import blobs
 from accelbus.errors import CorruptDataError
-from accelbus.events import METRICS_TAG, AnyEvent, ConfigUpdate, Metrics, Record, RunEnd, RunStart, Scalar
+from accelbus.events import (
+    METRICS_TAG,
+    AnyEvent,
+    ConfigUpdate,
+    ConsoleLines,
+    MetricDefinition,
+    Metrics,
+    Record,
+    RunEnd,
+    RunFacts,
+    RunStart,
+    Scalar,
+    Summary,
+)
 from accelbus.journal.spans import array_spans
 from accelbus.values import flatten, readable
 
@@ -26,6 +39,8 @@ class FlatMetrics(Metrics, array_like=True, tag=METRICS_TAG, gc=False, eq=False)
     step: int | None
     values: dict[str, Scalar | list[Scalar]]
     auto_step: int = 0
+    sinks: tuple[str, ...] = ()
+    log_kwargs: dict[str, dict[str, Any]] | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Metrics) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)
@@ -34,8 +49,9 @@ class FlatMetrics(Metrics, array_like=True, tag=METRICS_TAG, gc=False, eq=False)
 
 
 _Decode: TypeAlias = Callable[[Any], Any]
-_decode_events: Final[_Decode] = msgspec.msgpack.Decoder(list[FlatMetrics | ConfigUpdate | RunStart | RunEnd]).decode
-_decode_flat_event: Final[_Decode] = msgspec.msgpack.Decoder(FlatMetrics | ConfigUpdate | RunStart | RunEnd).decode
+_FlatEvent: TypeAlias = FlatMetrics | ConfigUpdate | RunStart | RunEnd | MetricDefinition | Summary | RunFacts | ConsoleLines
+_decode_events: Final[_Decode] = msgspec.msgpack.Decoder(list[_FlatEvent]).decode
+_decode_flat_event: Final[_Decode] = msgspec.msgpack.Decoder(_FlatEvent).decode
 _decode_any_metrics: Final[_Decode] = msgspec.msgpack.Decoder(Metrics).decode
 _decode_records: Final[_Decode] = msgspec.msgpack.Decoder(list[Record]).decode
 _decode_record: Final[_Decode] = msgspec.msgpack.Decoder(Record).decode
@@ -79,7 +95,7 @@ def _decode_nested(large_values: Path | None, part: Any) -> FlatMetrics:
         for key, value in values.items():
             if type(value) is msgspec.msgpack.Ext and value.code == blobs.EXTENSION:
                 values[key] = _large(value, large_values)
-    return FlatMetrics(event.time_ns, event.step, values, event.auto_step)  # type: ignore[arg-type]  # lists may be nested
+    return FlatMetrics(event.time_ns, event.step, values, event.auto_step, event.sinks, event.log_kwargs)  # type: ignore[arg-type]  # lists may be nested
 
 
 def _large(reference: msgspec.msgpack.Ext, directory: Path) -> Any:

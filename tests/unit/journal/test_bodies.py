@@ -96,7 +96,7 @@ def test_a_list_nested_deeper_than_a_decoder_goes_costs_nobody_else():
 
 def test_fields_that_a_newer_version_appended_are_ignored():
     """Fields are only ever appended, so this version reads what it knows."""
-    newer = encode([1, 1, 2, {"a": 1.5}, 3, "new", {"more": 1}])
+    newer = encode([1, 1, 2, {"a": 1.5}, 3, [], None, "new", {"more": 1}])
     assert decode_events(body_of(newer)) == [Metrics(1, 2, {"a": 1.5}, 3)]
 
 
