@@ -75,9 +75,13 @@ class BusLauncher:
     def endpoint(self) -> str:
         return f"ipc://{self._directory / SOCKET}"
 
-    def ensure(self) -> None:
-        """Start the bus process unless one runs or somebody is starting one. Returns at once; what goes wrong is said once."""
-        if self.is_starting or self._is_to_wait():
+    def ensure(self, *, for_the_last_time: bool = False) -> None:
+        """Start the bus process unless one runs or somebody is starting one. Returns at once; what goes wrong is said once.
+
+        Args:
+            for_the_last_time: do not wait after a failure: this process ends, and what it leaves needs somebody to deliver it.
+        """
+        if self.is_starting or (self._is_to_wait() and not for_the_last_time):
             return
         try:
             self._start()
