@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.job import Job
 
-TRACKER = '''
+TRACKER = """
 from accelbus.tracking import GeneralTracker
 
 class Lines(GeneralTracker):
@@ -22,7 +22,7 @@ class Lines(GeneralTracker):
     def log(self, values, step=None):
         with open(self.path, "a") as file:
             file.write(f"{step} {values['loss']}\\n")
-'''
+"""
 
 
 def test_a_class_beside_the_script_is_found_by_its_worker(job: Job) -> None:

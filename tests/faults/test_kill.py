@@ -39,7 +39,7 @@ def test_the_bus_process_killed_five_times_loses_and_doubles_nothing(job: Job) -
         ranks=2,
     )
     seen = {job.kill_bus() for _ in range(5)}
-    assert len(seen) == 5  # noqa: PLR2004
+    assert len(seen) == 5
     job.signal_file("stop")
     for rank in ranks:
         assert rank.wait() == 0, rank.stderr
@@ -47,5 +47,5 @@ def test_the_bus_process_killed_five_times_loses_and_doubles_nothing(job: Job) -
     steps = [int(rank.lines[-1].split()[1]) for rank in ranks]
     points = job.points()
     assert {step for key, step in points if key == "loss"} == set(range(max(steps)))
-    assert all(points["rank", step] == 0.5 for step in range(min(steps)))  # noqa: PLR2004
+    assert all(points["rank", step] == 0.5 for step in range(min(steps)))
     assert audit(job.run_dir).balanced

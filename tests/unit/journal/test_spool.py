@@ -74,7 +74,7 @@ def test_an_uncommitted_record_is_not_there(spool: Spool) -> None:
     """A process killed between the copy and the commit word leaves nothing of the event."""
     spool.append(payload(0))
     torn = payload(1)
-    at = HEADER_BYTES + 8 * spool._head  # noqa: SLF001
+    at = HEADER_BYTES + 8 * spool._head
     spool.file.map[at + 8 : at + 8 + len(torn)] = torn
     assert [event[0] for event in left_in(spool)] == [0]
 
@@ -96,7 +96,7 @@ def test_a_full_ring_refuses_and_keeps_room_for_lifecycle_events(spool: Spool) -
         pass
     assert not spool.append(payload(1, 1000))
     assert spool.append_reserved(payload(2, 1000))
-    assert left_in(spool)[-1][0] == 2  # noqa: PLR2004
+    assert left_in(spool)[-1][0] == 2
 
 
 def test_an_event_larger_than_an_eighth_of_the_ring_is_refused_or_kept_whole(spool: Spool) -> None:
@@ -112,9 +112,9 @@ def test_the_pump_is_woken_before_the_ring_is_full(tmp_path: Path) -> None:
     """Eight times per lap, so that a burst does not wait for the next tick."""
     wakes: list[float] = []
     ring = Spool(SpoolFile(tmp_path / "b.spool", capacity=CAPACITY, description=HELLO), wake=lambda: wakes.append(ring.fill))
-    while ring.fill < 0.5:  # noqa: PLR2004
+    while ring.fill < 0.5:
         ring.append(payload(0, 400))
-    assert 3 <= len(wakes) <= 6  # noqa: PLR2004
+    assert 3 <= len(wakes) <= 6
     ring.close(unlink=True)
 
 
@@ -176,7 +176,7 @@ def test_an_interrupted_append_leaves_a_ring_that_works(spool: Spool, line: int)
 
 def test_a_lost_token_is_found_again(spool: Spool) -> None:
     """An exception between taking the token and the try block must not silence the run for ever."""
-    spool._token.clear()  # noqa: SLF001
+    spool._token.clear()
     assert spool.append(payload(1))
     assert spool.append(payload(2))
     assert [event[0] for event in left_in(spool)] == [1, 2]
