@@ -39,14 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     tuning = from_environment(Tuning)
     try:
-        anyio.run(_serve, RunDir(options.run_dir), f"ipc://{options.node_dir / 'bus.sock'}", tuning)
+        while anyio.run(_serve, RunDir(options.run_dir), f"ipc://{options.node_dir / 'bus.sock'}", tuning):
+            pass
     finally:
         _remove(options.node_dir)
         os.close(lock)
     return 0
 
 
-async def _serve(run_dir: RunDir, endpoint: str, tuning: Tuning) -> None:
+async def _serve(run_dir: RunDir, endpoint: str, tuning: Tuning) -> bool:
+    """Serve the run; True when somebody came too late for that, and it must be served again."""
     socket = RouterSocket(endpoint, max_message=tuning.frame_bytes, receive_burst=tuning.receive_burst)
     bus = BusProcess(run_dir, socket, tuning=tuning)
     _log.info("serving run %s", run_dir.run_id)
@@ -58,6 +60,7 @@ async def _serve(run_dir: RunDir, endpoint: str, tuning: Tuning) -> None:
     finally:
         socket.close()
     _log.info("leaving run %s", run_dir.run_id)
+    return bus.has_missed_somebody()
 
 
 async def _watch_signals(bus: BusProcess) -> None:

@@ -67,6 +67,7 @@ class BusProcess:
         self._differing: set[str] = set()
         """Settings in which some rank differs from those that rule, and was told."""
         self._done = anyio.Event()
+        self._turned_away = False
         self._somebody_left = anyio.Event()
         self._asked_again: dict[bytes, float] = {}
         self._launchers: dict[bytes, tuple[int, int]] = {}
@@ -100,6 +101,19 @@ class BusProcess:
             return False
         self._terminating_at = time.monotonic()
         return True
+
+    def has_missed_somebody(self) -> bool:
+        """Whether a producer came while this process was leaving. To be asked after `serve`, with the bus lock held.
+
+        It has seen the lock held, so it starts no bus process itself; it may even have ended by now.
+        """
+        if self._terminating_at is not None:
+            return False
+        for spool in find_spools(spool_directories(self._tuning), self._tuning):
+            os.close(spool.descriptor)
+            if is_of_run(spool.hello, self._run_dir.path) and spool.hello.producer not in self._roster.members:
+                return True
+        return self._turned_away
 
     async def _stop_delivery(self) -> None:
         with anyio.move_on_after(self._tuning.exit_timeout):
@@ -224,7 +238,8 @@ class BusProcess:
             self._send(peer, control.Refused(f"this bus process serves run {self._run_dir.run_id!r}, not {hello.run_id!r}"))
             return
         if self._done.is_set():
-            return  # Leaving: it says hello again, to the next bus process.
+            self._turned_away = True  # Leaving: it says hello again, to the next bus process.
+            return
         known = self._roster.members.get(hello.producer)
         if known is not None and known.state == "finished" and hello.last_seq <= known.last_seq:
             # Sent before the word on its goodbye came, or because that got lost: nothing is new, and its process may be gone by now.

@@ -58,6 +58,7 @@ class Run:
         self._run_dir = run_dir
         self._identity = identity
         self._started_by: tuple[int, int] | None = None
+        self._launcher: BusLauncher | None = None
         self._tuning = tuning or Tuning()
         self._finishing = threading.Lock()
         self._finisher: int | None = None
@@ -222,6 +223,10 @@ class Run:
         confirmed = pump.final.is_set()
         if confirmed and queue.file is not None:
             queue.file.mark_closed()
+        if not confirmed and self._launcher is not None:
+            # Somebody should close the run and feed the trackers; the one that is there may be leaving.
+            self._launcher.ensure()
+            self._launcher.settled()
         if not pump.is_alive() and is_sealed:
             # Without the bus process's word the file stays: it tells the next one that this producer was here, and ended.
             self._final_statistics = self.statistics()
@@ -380,7 +385,7 @@ class Run:
         Raises:
             ConfigurationError: no place for sockets that is ours alone; nothing was opened.
         """
-        launcher = self._bus_launcher() if self.settings.endpoint is None else None
+        launcher = self._launcher = self._bus_launcher() if self.settings.endpoint is None else None
         self._started_by = launcher_process(os.environ)
         hello = self.hello(1, 0)
         placed = place(hello, durability=self.settings.durability, tuning=self._tuning, wake=self._wake)
