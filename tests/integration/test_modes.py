@@ -89,6 +89,7 @@ for place in ("locked/runs", None):
         say(str(error))
 assert accelbus.run is None
 """,
+        alone=True,
         ACCELBUS_DIR="",
     )
     assert rank.process.returncode == 0, rank.stderr
