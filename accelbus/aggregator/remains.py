@@ -33,6 +33,27 @@ class SpoolWatch:
         self._tuning = tuning
         self._descriptors: dict[bytes, tuple[int, Path]] = {}
         self._hopeless: set[bytes] = set()
+        self._looked_into: set[Path] = set()
+
+    def find_new(self, directories: list[Path]) -> list[Hello]:
+        """Return what the producers of spools say of themselves that were not there when this was called before.
+
+        Blocking: lists the directories.
+        """
+        paths = {path for directory in directories for path in _listed(directory)}
+        self._looked_into &= paths
+        found = []
+        for path in sorted(paths - self._looked_into):
+            try:
+                found.append(_describe(path))
+            except SpoolError as error:
+                if error.reason == "unfinished":
+                    continue
+                _log.warning("%s is left alone: %s", path, error)
+            except OSError as error:
+                _log.debug("%s is not there any more, or not ours: %s", path, error)
+            self._looked_into.add(path)
+        return found
 
     def watch(self, producer: bytes, path: str | None) -> bool:
         """Open the spool at *path*; False when it cannot be salvaged."""
@@ -99,6 +120,23 @@ def _open_spool_of(producer: bytes, path: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _listed(directory: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(".spool")]
+    except OSError:
+        return []
+
+
+def _describe(path: Path) -> Hello:
+    descriptor = open_spool(path)
+    try:
+        hello = read_description(descriptor)
+    finally:
+        os.close(descriptor)
+    hello.spool = str(path)
+    return hello
 
 
 def find_spools(directories: list[Path], tuning: Tuning) -> Iterator[Found]:

@@ -351,6 +351,7 @@ class BusProcess:
             with anyio.move_on_after(tuning.probe_interval):
                 await self._somebody_left.wait()
             self._somebody_left = anyio.Event()
+            await self._find_producers()
             for producer in self._watch.gone():
                 await self._bury(self._roster.members[producer])
             for member in self._roster.live():
@@ -365,6 +366,12 @@ class BusProcess:
             await self._close_when_over()
             await self._ledger.append([])
             await self._save_roster()
+
+    async def _find_producers(self) -> None:
+        """Take in who has a spool on this node and said nothing yet: it may be killed before it gets a word out."""
+        for hello in await anyio.to_thread.run_sync(self._watch.find_new, spool_directories(self._tuning)):
+            if hello.producer not in self._roster.members and is_of_run(hello, self._run_dir.path):
+                self._reopen(self._take_in(hello, None))
 
     async def _bury(self, member: Member) -> None:
         """The producer's lock could be taken: bring what it left into the journal."""

@@ -36,6 +36,14 @@ class Faults:
 
     def count(self, reason: str, text: str, *, topic: str | None = None) -> None:
         """Count one event or value by *reason*; say *text* once per *topic*."""
+        self.count_silently(reason)
+        topic = topic or reason
+        if topic not in self._said and len(self._said) < _MOST_WARNINGS:
+            self._said.add(topic)
+            _log.warning("%s", text)
+
+    def count_silently(self, reason: str) -> None:
+        """Count what the caller is told in another way."""
         file = self._file
         try:
             if file is not None:
@@ -44,10 +52,6 @@ class Faults:
             file = None  # another thread finishes the run: the file has just been closed
         if file is None:
             self._local[reason] = self._local.get(reason, 0) + 1
-        topic = topic or reason
-        if topic not in self._said and len(self._said) < _MOST_WARNINGS:
-            self._said.add(topic)
-            _log.warning("%s", text)
 
     def blame(self, reason: str, key: str, detail: str) -> None:
         """Count a programming error.

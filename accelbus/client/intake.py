@@ -185,6 +185,7 @@ class Intake:
 
     def _apply_policy(self, payload: bytes) -> None:
         if self._settings.on_full == "raise":
+            self.faults.count_silently("full")
             raise QueueFullError(f"{self._name}: the spool is full; neither the bus process nor the run directory keeps up")
         if self._settings.on_full == "block" and self._append_blocking(payload):
             return

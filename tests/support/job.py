@@ -255,7 +255,8 @@ class Job:
     def rows(self, sink: str = "jsonl") -> list[dict[str, Any]]:
         """Rows of the JSONL sink."""
         path = self.run_dir / sink / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        # The last line may be half written; what ends a line for Python may stand in a value.
+        return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
     def points(self, sink: str = "jsonl") -> dict[tuple[str, int], Any]:
         """{(key, step): last value} of the JSONL sink."""
