@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -28,6 +28,24 @@ Positive = Annotated[int, Meta(gt=0)]
 Number = Annotated[int, Meta(ge=0, lt=2**31)]
 Word = Annotated[str, Meta(min_length=1, max_length=100)]
 Seconds = Annotated[float, Meta(ge=0)]
+
+
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What one tracker gets of a run. Patterns are globs over whole keys (``*`` also matches ``/``); what is left out is counted as
+    filtered.
+    """
+
+    include: tuple[str, ...] = ()
+    """Keys it gets; all of them when empty."""
+    exclude: tuple[str, ...] = ()
+    """Keys it does not get, also among the included."""
+    rename: dict[str, str] = {}
+    """{pattern with ``*`` and ``?``: new key}; a ``*`` of the new key is what the pattern's ``*`` of the same number matched. The first
+    pattern that fits counts."""
+    min_interval: Seconds = 0.0
+    """Least seconds between two numbers of one key."""
+    redact: tuple[str, ...] = ()
+    """Keys of the configuration, nested ones joined with ``/``, whose values it does not get."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +72,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Tracker names. Not given: TensorBoard if it is installed, else JSONL: no account, and curves to look at."""
     init_kwargs: dict[str, dict[str, Any]] = {}
     """{tracker name: arguments for its constructor}"""
+    log_kwargs: dict[str, dict[str, Any]] = {}
+    """{tracker name: keyword arguments for each call of its ``log``}"""
+    sink_options: dict[str, SinkOptions] = {}
+    """{tracker name: which keys it gets, under which names, how often}"""
+    inline: tuple[str, ...] = ()
+    """Trackers that run in the main rank, on a thread beside training: `Run.get_tracker` can then unwrap them. One that blocks or
+    crashes takes training with it."""
     dir: str = "runs"
     """Run directories live in here; put it on a file system that survives the job."""
     mode: Literal["online", "offline", "disabled"] = "online"
@@ -185,6 +210,12 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Failures in a row, of different rows, that open the breaker."""
     restart_after_failures: Positive = 3
     """Failures of start, flush or finish in a row after which a fresh worker process tries: a tracker's own state may be broken."""
+    media_seconds: Seconds = 0.05
+    """How long media are handed over before the journal is looked at again: scalars never wait for more than one image or file."""
+    media_cursor_bytes: Positive = 1 * MIB
+    """Media that the tracker has not taken are kept in its cursor, up to so much; while more are waiting, the cursor waits."""
+    media_waiting_bytes: Positive = 64 * MIB
+    """While more media are waiting, nothing is read."""
     call_rows: Positive = 4096
     """Most rows handed to a tracker in one call; fewer while a call takes long."""
     call_seconds: Seconds = 0.5
@@ -266,7 +297,14 @@ def _convert(name: str, given: Any, wanted: Any, source: str, *, strict: bool) -
     try:
         return msgspec.convert(given, wanted, strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{source}{given!r}: {error}") from error
+        choices = _choices(wanted)
+        expected = f"expected one of {', '.join(choices)}" if choices else str(error)
+        raise ConfigurationError(f"{source}{given!r}: {expected}") from error
 
 
-__all__ = ["GIB", "KIB", "MIB", "PREFIX", "Settings", "Tuning", "from_environment"]
+def _choices(wanted: Any) -> list[str]:
+    """Return what a field takes if it takes one of a few words."""
+    return [str(word) for word in get_args(wanted)] if get_origin(wanted) is Literal else []
+
+
+__all__ = ["GIB", "KIB", "MIB", "PREFIX", "Settings", "SinkOptions", "Tuning", "from_environment"]

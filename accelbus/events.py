@@ -133,7 +133,7 @@ class ProducerState(msgspec.Struct, array_like=True, tag=33):
     """Highest sequence number the producer is known to have written."""
     status: str = ""
     """For finished and dead: finished, failed, preempted, killed."""
-    dropped: dict[str, int] = {}  # noqa: RUF012  msgspec copies empty defaults
+    dropped: dict[str, int] = {}
     """{reason: events the producer counted as not kept}"""
 
 
@@ -179,3 +179,6 @@ DROP_REASONS: Final = (
     "forked",
 )
 """Why a producer did not keep an event or value. The order is the spool header's: append only."""
+
+FAULTS: Final = frozenset({"bad_step", "bad_values", "unsupported_value", "too_large"})
+"""The reasons that are mistakes in what was passed to ``log``; all others are losses."""

@@ -35,6 +35,8 @@ def sink_line(sink: SinkReport, report: Report) -> str:
     if sink.lag_seconds is not None:
         parts.append(f"lag {sink.lag_seconds:.1f} s")
     parts.append(f"{report.lost_to(sink):,} lost")
+    if report.faulty:
+        parts.append(f"{report.faulty:,} not kept")
     if sink.url:
         parts.append(sink.url)
     if sink.state == "owed":

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from accelbus.events import FAULTS
 from accelbus.journal.intervals import Range
 from accelbus.reader.snapshot import BusState
 
@@ -131,7 +132,13 @@ class Report(msgspec.Struct, kw_only=True):
 
     def lost_to(self, sink: SinkReport | None) -> int:
         """Return how much of what was logged will never be in *sink*, for whatever reason."""
-        return self.lost + sum(self.dropped.values()) + (sink.dead_lettered if sink is not None else 0)
+        dropped = sum(count for reason, count in self.dropped.items() if reason not in FAULTS)
+        return self.lost + dropped + (sink.dead_lettered if sink is not None else 0)
+
+    @property
+    def faulty(self) -> int:
+        """Calls and values that could not be kept for what they were."""
+        return sum(count for reason, count in self.dropped.items() if reason in FAULTS)
 
 
 __all__ = ["BusReport", "RankReport", "RankValues", "Report", "SinkReport", "SinkState"]

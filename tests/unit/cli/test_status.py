@@ -90,7 +90,7 @@ def test_losses_are_named(accelbus, run):
     producer = run.producer().log(9).write(1, 6)
     run.bus.saw(producer, "dead", "killed", dropped={"full": 2, "bad_step": 30})
     printed = accelbus("status", run.path)
-    assert "jsonl: 10 values owed, 36 lost" in printed.out
+    assert "jsonl: 10 values owed, 6 lost, 30 not kept" in printed.out
     assert "  ! rank 0, attempt 0: 4 of 10 events are lost (numbers 7-10); its process is gone and no spool holds them" in printed.out
     assert "  ! rank 0, attempt 0: not kept: bad_step 30, full 2" in printed.out
     assert "the books do not balance" in printed.out
