@@ -94,6 +94,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """{key pattern: how ranks are merged}; the mean where nothing is said."""
     require: tuple[str, ...] = ()
     """Trackers without which the run must not start."""
+    config_from: str | None = None
+    """Tracker whose sweep, or whose user interface, has the last word on the configuration: every rank's `Run.config` is what it
+    resolved, before ``init`` returns."""
+    run_record: bool = True
+    """Record with what command, code (commit and patch), packages and machine the run was made."""
+    record_env: tuple[str, ...] = ()
+    """Environment variables for the run record beside those of CUDA, NCCL, PyTorch and the launchers; globs. Never one named like a
+    key, token, secret, password or credential."""
+    console: bool = False
+    """Record what the main rank prints."""
     finish_timeout: Seconds | None = None
     """Seconds ``finish`` waits for the trackers. Not given: 60 in a batch job or container, which kill what is left behind; 0
     elsewhere, where the bus process goes on."""
@@ -142,6 +152,24 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How often a rank without a bus process tries to start one."""
     exit_timeout: Seconds = 5.0
     """Longest wait of ``finish`` (and of the exit hook) until the events are safe."""
+
+    # --- run record and console, in the main rank
+    facts_timeout: Seconds = 30.0
+    """Longest search for what belongs into the run record; what was not found by then stays unknown."""
+    facts_patience: Seconds = 1.0
+    """Longest wait of ``finish`` for the run record; only a run that is shorter than the search waits at all."""
+    patch_bytes: Positive = 1 * MIB
+    """A larger patch of the working tree is cut."""
+    console_interval: Seconds = 1.0
+    """How long printed lines are gathered for one event."""
+    console_line: Positive = 1000
+    """Characters of a line; what is beyond is cut."""
+    console_waiting: Positive = 256 * KIB
+    """Characters printed at once, or since the last event, that are recorded."""
+    console_rate: Positive = 16 * KIB
+    """Characters per second that are recorded in the long run: two hundred lines."""
+    console_bytes: Positive = 64 * MIB
+    """Characters per run that are recorded."""
 
     # --- bus process
     segment_bytes: Positive = 64 * MIB
