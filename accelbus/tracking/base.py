@@ -7,6 +7,7 @@ A tracker runs in a process of its own; delivery calls, in this order and from o
     tracker.restore(checkpoint or {})
     tracker.start()
     tracker.store_init_configuration(config)     # again, with everything merged, for each later update
+    tracker.resolved_config()                    # where ``config_from`` names it
     tracker.define_metric(...), summarise(...), store_run_record(...)
     tracker.log_batch(rows) or tracker.log(values, step=step)
     tracker.log_image(key, media, step), ...     # media of a row after its other values
@@ -109,6 +110,17 @@ class GeneralTracker(MediaHooks):
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Record *values* at *step*; None means the step of the call before."""
+    def resolved_config(self) -> dict[str, Any] | None:
+        """Return the configuration as this tracker has resolved it: a sweep's choice, or what somebody has set in its user interface.
+
+        For ``config_from``; called after `start`, and after the first `store_init_configuration` of a run that has a configuration.
+        May block until the tracker knows. None: this tracker has no word on it.
+
+        Returns:
+            Nested as it was stored; what it leaves out stays as it was given.
+        """
+        return None
+
 
     def log_batch(self, rows: Sequence[Row]) -> None:
         """Record *rows* in order.
