@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from accelbus.config import SinkOptions
 from accelbus.durable import write_atomically
 from accelbus.errors import ConfigurationError, CorruptDataError, RunNotFoundError
 
@@ -39,6 +40,10 @@ class RunRecord(msgspec.Struct, kw_only=True):
     sinks: tuple[str, ...] = ()
     """Names of the trackers, as resolved at ``init``."""
     init_kwargs: dict[str, dict[str, Any]] = {}
+    log_kwargs: dict[str, dict[str, Any]] = {}
+    sink_options: dict[str, SinkOptions] = {}
+    inline: tuple[str, ...] = ()
+    """Trackers that the main rank runs itself."""
     reduce: dict[str, Any] | None = None
     require: tuple[str, ...] = ()
     """Trackers without which the run must not start."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 import google_crc32c
 import msgspec
 
+from accelbus.delivery.selection import SelectionState
 from accelbus.durable import write_atomically
 from accelbus.errors import CursorError
 from accelbus.journal.merge import ReaderState
@@ -29,10 +30,25 @@ class Delivered(msgspec.Struct, array_like=True):
 
     delivered: int = 0
     dead_lettered: int = 0
+    filtered: int = 0
+    """Left out by the sink's options."""
+
+
+class OwedMedia(msgspec.Struct, array_like=True):
+    """A media value that was read and not taken yet; the rest of its step does not wait for it."""
+
+    attempt: int
+    step: int
+    key: str
+    time_ns: int
+    value: msgspec.msgpack.Ext
+    contributions: dict[int, int]
 
 
 class MergedConfig(msgspec.Struct, array_like=True):
-    """Hyperparameters so far. A key belongs to the newest attempt that gave it and, in it, to the lowest rank."""
+    """Hyperparameters, or other statements of ranks, so far. A key belongs to the newest attempt that gave it and, in it, to the
+    lowest rank.
+    """
 
     values: dict[str, Any] = {}
     givers: dict[str, tuple[int, int]] = {}
@@ -52,7 +68,7 @@ class MergedConfig(msgspec.Struct, array_like=True):
 
 
 class Cursor(msgspec.Struct, array_like=True):
-    """Everything before ``reader`` that ``view`` has emitted is durable in the tracker or in the dead letters."""
+    """Everything before ``reader`` that ``view`` has emitted is durable in the tracker or in the dead letters, or is in ``media``."""
 
     generation: int = 0
     """Of the owner that wrote it."""
@@ -78,6 +94,15 @@ class Cursor(msgspec.Struct, array_like=True):
     dead_letter_bytes: int = 0
     url: str = ""
     """Where a person finds the run."""
+    media: list[OwedMedia] = []
+    selection: SelectionState = msgspec.field(default_factory=SelectionState)
+    definitions: MergedConfig = msgspec.field(default_factory=MergedConfig)
+    """{pattern: [axis, summary, goal]}"""
+    summary: MergedConfig = msgspec.field(default_factory=MergedConfig)
+    facts: MergedConfig = msgspec.field(default_factory=MergedConfig)
+    """The run record."""
+    console: list[str] = []
+    """Lines that were read and not taken yet."""
 
 
 def cursor_path(directory: Path) -> Path:
@@ -121,4 +146,4 @@ def read_cursor(directory: Path) -> Cursor | None:
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Cursor).decode
 
-__all__ = ["Cursor", "Delivered", "MergedConfig", "cursor_path", "read_cursor", "write_cursor"]
+__all__ = ["Cursor", "Delivered", "MergedConfig", "OwedMedia", "cursor_path", "read_cursor", "write_cursor"]

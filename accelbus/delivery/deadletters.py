@@ -1,16 +1,22 @@
 """Rows that a tracker refuses alone, with the reason: ``sinks/<sink>/dead_letters.jsonl``, one JSON object per line.
 
-The values are Python's JSON: NaN and infinities are written as ``NaN``, ``Infinity`` and ``-Infinity``.
+The values are Python's JSON: NaN and infinities are written as ``NaN``, ``Infinity`` and ``-Infinity``. A media value is an object with
+its kind, format and meta, and its bytes in base64 or the name of its file in the run's ``blobs``.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
+from accelbus.errors import CorruptDataError
+from accelbus.media import unpack
 from accelbus.tracking import Row
 
 FILE = "dead_letters.jsonl"
@@ -41,7 +47,7 @@ class DeadLetters:
             "row_time_ns": row.time_ns,
             "values": dict(row.values),
         }
-        line = json.dumps(letter, default=repr).encode() + b"\n"
+        line = json.dumps(letter, default=_spelled_out).encode() + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             written = os.pwrite(descriptor, line, self.size)
@@ -62,6 +68,18 @@ class DeadLetters:
             finally:
                 os.close(descriptor)
             self._dirty = False
+
+
+def _spelled_out(value: object) -> object:
+    """Return packed media, with its bytes or the name of its file, and everything else as it prints."""
+    if not isinstance(value, msgspec.msgpack.Ext):
+        return repr(value)
+    try:
+        media = unpack(value, Path())
+    except CorruptDataError as error:
+        return str(error)
+    where = {"data": base64.b64encode(media.data).decode()} if media.blob is None else {"blob": media.blob.name}
+    return {"kind": media.kind, "format": media.format, "meta": media.meta, **where}
 
 
 __all__ = ["DeadLetters"]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 from accelbus.config import Tuning
@@ -106,6 +107,11 @@ class Feeder:
     def add(self, rows: Iterable[OwedRow]) -> None:
         self._queue.extend(rows)
 
+    def owed(self) -> Iterator[OwedRow]:
+        """Yield the rows that were neither taken nor given up, in the order in which they will be tried."""
+        yield from (row.owed for row in self._failing)
+        yield from self._queue
+
     def work(self, *, should_pause: Callable[[], bool] = lambda: False, is_last: bool = False) -> float:
         """Do what can be done now; return the seconds until there may be more to do, 0 when all is settled.
 
@@ -138,7 +144,7 @@ class Feeder:
             self._set_aside(FailingRow(head, deaths, f"{deaths} workers died or hung on it", deadly=deaths >= self._tuning.retries_alone))
             return
         size = 1 if self.one_by_one or self.is_retrying else self._chunk
-        rows = [self._queue[index] for index in range(min(size, len(self._queue)))]
+        rows = self._first(size)
         error = self._try(rows)
         if error is None:
             for _ in rows:
@@ -156,6 +162,15 @@ class Feeder:
         else:
             self._head_failures += 1
             self._back_off(self._head_failures)
+
+    def _first(self, size: int) -> list[OwedRow]:
+        """Return at most *size* rows that may go in one call."""
+        rows = list(islice(self._queue, size))
+        keywords = rows[0].row.log_kwargs
+        for index, owed in enumerate(rows):
+            if owed.row.log_kwargs is not keywords and owed.row.log_kwargs != keywords:
+                return rows[:index]
+        return rows
 
     def _sets_aside_untried(self, deaths: int) -> bool:
         # A single death says little about a row, but among failing rows it may be the tracker: see first whether another one works.

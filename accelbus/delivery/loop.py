@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from itertools import count
 from typing import Final
 
 from accelbus.config import Tuning
@@ -11,7 +12,8 @@ from accelbus.delivery.channel import Channel, WorkerSpec
 from accelbus.delivery.cursor import Cursor, read_cursor
 from accelbus.delivery.deadletters import DeadLetters
 from accelbus.delivery.feeder import Feeder, describe
-from accelbus.delivery.ledger import Ledger
+from accelbus.delivery.ledger import Ledger, media_rows
+from accelbus.delivery.mediaqueue import MediaQueue
 from accelbus.delivery.repeating import DONE, LeaveError, Repeater
 from accelbus.delivery.saving import Saver
 from accelbus.delivery.session import Session
@@ -49,9 +51,14 @@ class Loop:
         self._ledger = Ledger(cursor.ranks)
         letters = DeadLetters(run_dir.sink(sink), cursor.dead_letter_bytes)
         self._session = Session(sink, run_dir, spec.record, channel=channel, ledger=self._ledger, letters=letters)
-        self._session.names_rows = spec.one_by_one
-        self._source = Source(run_dir, cursor, tuning=tuning)
+        self._session.names_rows = self._session.names_media = spec.one_by_one
+        self._source = Source(run_dir, cursor, tuning=tuning, sink=sink, options=spec.record.sink_options.get(sink))
         self._feeder = Feeder(self._session, tuning=tuning, monotonic=time.monotonic, deaths=spec.deaths, one_by_one=spec.one_by_one)
+        # Media have a queue, a breaker and a judgement of their own: a store for files may be down while metrics are taken.
+        self._media = MediaQueue(self._session, tuning=tuning, deaths=spec.deaths)
+        owed = media_rows(cursor.media)
+        self._ledger.queue(owed)
+        self._media.add(owed)
         self._repeater = Repeater(channel, tuning, lambda: self._show("retrying"))
         self._saver = Saver(
             run_dir,
@@ -61,6 +68,7 @@ class Loop:
             status=self._status,
             source=self._source,
             session=self._session,
+            media=self._media,
             ledger=self._ledger,
             letters=letters,
             repeater=self._repeater,
@@ -97,7 +105,7 @@ class Loop:
     def _sleeps_on(self) -> bool:
         """Whether the tracker was finished and there is nothing more for it; the first thing wakes it."""
         finished_as = self._saver.cursor.finished_as
-        if finished_as is None:
+        if finished_as is None or not self._media.is_settled:
             return False
         while self._read().items:
             if self._saver.owes:
@@ -120,23 +128,46 @@ class Loop:
 
     def _turn(self) -> None:
         """Read, hand over, save, wait."""
-        batch = self._read() if self._feeder.wants_rows else None
-        self._saver.store_config()
+        batch = self._read() if self._wants_rows else None
+        self._saver.tell_at_once()
         began = time.monotonic()
         wait = self._feeder.work(should_pause=self._should_pause)
         self._show()
-        if self._feeder.is_settled:
-            if batch is not None and batch.items:
-                self._adapt(time.monotonic() - began)
-            if self._saver.is_due() or (self._channel.is_stopping and self._saver.has_read):
-                self._save()
+        if self._feeder.is_settled and batch is not None and batch.items:
+            self._adapt(time.monotonic() - began)
+        media_wait = self._work_on_media()
+        if self._feeder.is_settled and (self._saver.is_due() or (self._channel.is_stopping and self._saver.has_read)):
+            self._save()
         if self._channel.is_stopping:
             raise LeaveError(DONE, "stopped")
         if batch is not None and (not batch.items or self._is_beyond(batch)):
             self._at_end()
             wait = min(wait, self._tuning.poll_interval) or self._tuning.poll_interval
+        if not self._media.is_settled:
+            wait = min(wait, media_wait)
         if wait:
-            self._channel.wait(min(wait, self._tuning.poll_interval) if self._feeder.wants_rows else wait)
+            self._channel.wait(min(wait, self._tuning.poll_interval) if self._wants_rows else wait)
+
+    @property
+    def _wants_rows(self) -> bool:
+        return self._feeder.wants_rows and self._media.waiting_bytes < self._tuning.media_waiting_bytes
+
+    def _work_on_media(self, *, is_last: bool = False) -> float:
+        """Hand over media for a moment, while no row waits; return the seconds until there may be more to do."""
+        if self._media.is_settled or not (self._feeder.is_settled or self._feeder.is_retrying):
+            return 0.0
+        until = time.monotonic() + self._tuning.media_seconds
+        waiting = self._media.waiting
+        calls = count()
+
+        def should_pause() -> bool:
+            return next(calls) > 0 and (time.monotonic() > until or self._should_pause())
+
+        wait = self._media.work(should_pause=should_pause, is_last=is_last)
+        if self._media.waiting != waiting:
+            self._saver.took_media()
+        self._show()
+        return wait
 
     def _read(self) -> Batch:
         """Read some items and put what they lead to on its way."""
@@ -146,14 +177,17 @@ class Loop:
         except OSError as error:
             self._status.last_error = describe(error)
             logger.warning("the journal cannot be read: %s", self._status.last_error)
-            batch = Batch(0, [], config_changed=False, oldest_ns=0)
+            batch = Batch()
         self._channel.enter("idle")
         self._take(batch)
         return batch
 
     def _take(self, batch: Batch) -> None:
         self._ledger.queue(batch.rows)
+        self._ledger.queue(batch.media)
+        self._ledger.leave_out(batch.left_out)
         self._feeder.add(batch.rows)
+        self._media.add(batch.media)
         self._saver.take_note(batch)
 
     def _should_pause(self) -> bool:
@@ -175,8 +209,9 @@ class Loop:
     def _save(self) -> None:
         self._saver.save()
         if self._session.durable_after != "finish":
-            # Whatever ended the worker before this one is behind the cursor.
+            # Whatever ended the worker before this one is behind the cursor, unless it is among the media that wait.
             self._session.names_rows = self._feeder.one_by_one = False
+            self._session.names_media = self._session.names_media and not self._media.is_settled
 
     # The end of the journal, and of the run
 
@@ -184,7 +219,7 @@ class Loop:
         """The journal is read to its end: finish, or say that nothing is owed."""
         if self._source.closed_as is not None or self._spec.once:
             self._finish()
-        if self._feeder.is_settled:
+        if self._feeder.is_settled and self._media.is_settled:
             if self._saver.owes and self._drain_seen > self._status.drained:
                 self._save()
             if not self._saver.owes:
@@ -200,17 +235,28 @@ class Loop:
         if closed_as is None and not self._spec.once:
             # Somebody joined in what was held back.
             return
-        while not self._feeder.is_settled:
-            wait = self._feeder.work(should_pause=self._should_pause, is_last=True)
-            self._show()
-            self._repeater.pause(wait)
+        while not (self._feeder.is_settled and self._media.is_settled and self._saver.has_told_all):
+            self._work_to_the_end()
         self._save()
         self._show()
-        self._repeater.call("finish", lambda: self._session.finish(closed_as))
-        self._saver.write_finished(closed_as)
+        checkpoint = self._repeater.call("finish", lambda: self._session.finish(closed_as))
+        self._saver.write_finished(closed_as, checkpoint)
         self._status.run_status = closed_as or ""
         self._status.caught_up_ns = time.time_ns()
         raise LeaveError(DONE, "finished" if closed_as is not None else "up_to_date")
+
+    def _work_to_the_end(self) -> None:
+        """Do what can be done now of what is left, then wait; nothing more is read."""
+        wait = self._feeder.work(should_pause=self._should_pause, is_last=True)
+        media_wait = self._work_on_media(is_last=True)
+        self._saver.tell(is_last=True)
+        self._show()
+        if self._feeder.is_settled and (self._saver.is_due() or self._channel.is_stopping):
+            self._save()
+        waits = [seconds for feeder, seconds in ((self._feeder, wait), (self._media, media_wait)) if not feeder.is_settled]
+        if not self._saver.has_told_all:
+            waits.append(self._tuning.poll_interval)
+        self._repeater.pause(min(waits, default=0.0))
 
     def _show(self, state: State | None = None) -> None:
         """Update the status; a new state is reported at once."""
@@ -219,9 +265,11 @@ class Loop:
         status.ranks = self._ledger.balance(self._source.view)
         status.journal = self._source.journal_counts()
         status.lag_seconds = self._saver.lag_seconds
-        status.retries = feeder.retries + self._repeater.failures
+        status.media_waiting = self._media.waiting
+        status.retries = feeder.retries + self._media.retries + self._repeater.failures
         status.failing_rows = feeder.failing
-        status.last_error = feeder.last_error if feeder.is_retrying else status.last_error
+        failing = next((each for each in (feeder, self._media) if each.is_retrying), None)
+        status.last_error = failing.last_error if failing is not None else status.last_error
         state = state or self._state(status)
         if state != status.state:
             status.state = state
@@ -230,9 +278,10 @@ class Loop:
     def _state(self, status: SinkStatus) -> State:
         if self._feeder.is_blocked:
             return "blocked"
-        if self._feeder.is_retrying:
+        if self._feeder.is_retrying or self._media.is_retrying:
             return "retrying"
-        return "running" if self._saver.owes and self._session.is_started else status.state
+        is_running = (self._saver.owes or not self._media.is_settled) and self._session.is_started
+        return "running" if is_running else status.state
 
 
 __all__ = ["Loop"]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 from accelbus.config import Tuning
 from accelbus.delivery.channel import WorkerSpec
 from accelbus.delivery.cursor import Cursor, write_cursor
 from accelbus.delivery.deadletters import DeadLetters
-from accelbus.delivery.feeder import describe, is_news
-from accelbus.delivery.ledger import Ledger
+from accelbus.delivery.feeder import describe
+from accelbus.delivery.ledger import Ledger, owed_media
+from accelbus.delivery.mediaqueue import MediaQueue
 from accelbus.delivery.ownership import is_newest
 from accelbus.delivery.repeating import FENCED, LeaveError, Repeater
-from accelbus.delivery.session import CONFIG, Session
+from accelbus.delivery.session import Session
 from accelbus.delivery.source import Batch, Source
+from accelbus.delivery.statements import AT_ONCE, KINDS, Teller
 from accelbus.delivery.status import SinkStatus
 from accelbus.rundir import RunDir
 
@@ -32,7 +35,7 @@ class Saver:
         spec: whose generation counts.
         tuning: intervals.
         status: to be filled.
-        source, session, ledger, letters: what a cursor is about.
+        source, session, media, ledger, letters: what a cursor is about.
         repeater: for the tracker's flush.
     """
 
@@ -46,6 +49,7 @@ class Saver:
         status: SinkStatus,
         source: Source,
         session: Session,
+        media: MediaQueue,
         ledger: Ledger,
         letters: DeadLetters,
         repeater: Repeater,
@@ -56,18 +60,18 @@ class Saver:
         self._status = status
         self._source = source
         self._session = session
+        self._media = media
         self._ledger = ledger
         self._letters = letters
         self._repeater = repeater
         self.cursor = cursor
-        # A fresh tracker object is given the configuration again.
-        self._config_is_stored = cursor.config_is_stored and not cursor.config.values
-        self._config_is_deadly = spec.deaths.get(CONFIG, 0) >= tuning.retries_alone
-        self._config_failures = 0
+        # Nothing is known to a fresh tracker object: it is told everything again.
+        deadly = [kind for kind in KINDS if spec.deaths.get(kind, 0) >= tuning.retries_alone]
+        self._teller = Teller(source.statements, session.tell, known=(), deadly=deadly, tuning=tuning, status=status)
         self._saved_at = time.monotonic()
         self._oldest_ns = 0
         self.owes = False
-        """Rows or configuration were read that are not behind the cursor."""
+        """Something was read that is not behind the cursor."""
         self.has_read = False
         """Anything was, if only the time."""
 
@@ -76,52 +80,49 @@ class Saver:
         """Age of the oldest row that was read and is not behind the cursor."""
         return round(max(0.0, (time.time_ns() - self._oldest_ns) / 1e9), 3) if self._oldest_ns else 0.0
 
+    @property
+    def has_told_all(self) -> bool:
+        """Whether the tracker was told all that ranks said about the run, or what was refused was left out."""
+        return not self._teller.owes
+
     def take_note(self, batch: Batch) -> None:
         """*batch* was read."""
         self.has_read = self.has_read or batch.items > 0
-        if batch.rows or batch.config_changed:
+        if batch.rows or batch.media or batch.left_out or batch.changed:
             self.owes = True
             self._oldest_ns = self._oldest_ns or batch.oldest_ns
-        self._config_is_stored = self._config_is_stored and not batch.config_changed
+        self._teller.note(batch.changed)
+
+    def took_media(self) -> None:
+        """Media were taken, or given up, that the cursor still lists."""
+        self.owes = self.has_read = True
 
     def is_due(self) -> bool:
         """Whether it is time to save, once every row was taken."""
         if not self.has_read and not self.owes:
             return False
+        if self._media.waiting_bytes > self._tuning.media_cursor_bytes:
+            return False
         # While rows come only now and then, each is durable at once; time alone moves the cursor less often.
         interval = self._tuning.cursor_interval if self.owes else _IDLE_INTERVALS * self._tuning.cursor_interval
         return time.monotonic() - self._saved_at >= interval
 
-    def store_config(self) -> None:
-        """Give the tracker the configuration if it has changed. Rows do not wait for it: a failure is repeated with the next save."""
-        if self._config_is_stored:
-            return
-        if self._config_is_deadly:
-            self._config_is_stored = True
-            self._status.last_error = "workers died or hung on the configuration; it is left out"
-            logger.error("%s", self._status.last_error)
-            return
-        try:
-            self._session.store_config(self._source.config.values)
-        except Exception as error:  # noqa: BLE001  isolation: whatever a tracker raises is retried, counted and reported
-            self._config_failures += 1
-            self._status.last_error = describe(error)
-            if is_news(self._config_failures):
-                logger.warning("configuration: %s (failure %d)", self._status.last_error, self._config_failures)
-            # A configuration that is refused again and again is left as it is until it changes.
-            self._config_is_stored = self._config_failures % self._tuning.failures_of_last_row == 0
-            self.owes = self.owes or not self._config_is_stored
-        else:
-            self._config_is_stored = True
-            self._config_failures = 0
+    def tell_at_once(self) -> None:
+        """Tell the tracker what rows should not come before. What fails is tried again later, rows do not wait."""
+        self._teller.tell(AT_ONCE)
+
+    def tell(self, *, is_last: bool = False) -> None:
+        """Tell the tracker all that it can be told now. With *is_last* an outage is no reason to try for ever."""
+        self._teller.tell(is_last=is_last)
 
     def save(self) -> None:
-        """Flush the tracker and move the cursor. Every row read so far must have been taken or given up.
+        """Flush the tracker and move the cursor. Every row read so far must have been taken or given up; media that were not are
+        written into it.
 
         Raises:
             LeaveError: somebody else owns the sink, or the flush kept failing.
         """
-        self.store_config()
+        self._teller.tell()
         if self._session.durable_after == "finish":
             # Nothing is durable before the end: a crash feeds everything again.
             self._saved_at = time.monotonic()
@@ -131,8 +132,9 @@ class Saver:
         self._ledger.settle()
         self.write()
 
-    def write_finished(self, status: str | None) -> None:
-        """The tracker was finished: everything it took is durable."""
+    def write_finished(self, status: str | None, checkpoint: dict[str, Any]) -> None:
+        """The tracker was finished, which left *checkpoint*: everything it took is durable."""
+        self.cursor.checkpoint = checkpoint
         self._ledger.settle()
         self.cursor.finished_as = status or ""
         while not self.write():
@@ -156,7 +158,7 @@ class Saver:
             logger.error("the cursor cannot be written: %s; trying again", self._status.last_error)  # noqa: TRY400
             return False
         self.has_read = False
-        self.owes = not self._config_is_stored
+        self.owes = self._teller.owes
         self._oldest_ns = 0
         return True
 
@@ -166,7 +168,8 @@ class Saver:
         cursor.generation = self._generation
         cursor.written_ns = time.time_ns()
         cursor.ranks = self._ledger.settled()
-        cursor.config_is_stored = self._config_is_stored
+        cursor.config_is_stored = self.has_told_all
+        cursor.media = owed_media(self._media.owed())
         cursor.dead_letters = self._status.dead_letters
         cursor.dead_letter_bytes = self._letters.size
         cursor.url = self._status.url

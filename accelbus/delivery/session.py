@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
+import logging
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
+from accelbus.config import SinkOptions
 from accelbus.delivery.channel import Channel
 from accelbus.delivery.deadletters import DeadLetters
 from accelbus.delivery.ledger import Ledger, OwedRow
+from accelbus.delivery.selection import redacted
+from accelbus.delivery.statements import Kind, loaded
 from accelbus.media import unpack
 from accelbus.rundir import RunDir, RunRecord
-from accelbus.tracking import GeneralTracker, Row, RunInfo, finish_with_status, load_tracker_class, make_tracker, overrides
+from accelbus.tracking import GeneralTracker, RunInfo, finish_with_status, load_tracker_class, make_tracker, overrides
 
-CONFIG: Final = "config"
-"""Stands for a row's label while the configuration is stored."""
+logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -32,10 +37,17 @@ class Session:
         self._channel = channel
         self._ledger = ledger
         self._letters = letters
+        self._options = record.sink_options.get(sink, SinkOptions())
         self._tracker: GeneralTracker | None = None
         self._takes_batches = False
+        self._log_kwargs: Mapping[str, Any] = record.log_kwargs.get(sink, {})
+        """Of every call."""
+        self._takes_keyword: Callable[[str], bool] = bool
+        self._refused_keywords: set[str] = set()
         self.names_rows = False
         """Report each row before it is tried."""
+        self.names_media = False
+        """The same for media."""
 
     @property
     def is_started(self) -> bool:
@@ -52,51 +64,64 @@ class Session:
     def start(self, checkpoint: dict[str, Any]) -> None:
         """Build a tracker, take it back to *checkpoint* and start it. Raises whatever the tracker raises."""
         self._channel.enter("start")
-        tracker_class = load_tracker_class(self._sink, self._record.search_path)
         logging_dir = self._run_dir.tracker_output(self._sink)
-        if tracker_class.requires_logging_directory:
-            logging_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        arguments = self._record.init_kwargs.get(self._sink) or self._record.init_kwargs.get(tracker_class.name) or {}
-        tracker = make_tracker(tracker_class, self._record, logging_dir, arguments)
+        tracker = self._build(logging_dir)
         tracker.run_info = self._run_info(logging_dir, resumed=bool(checkpoint))
         if overrides(tracker, "restore"):
             tracker.restore(checkpoint)
         tracker.start()
         self._takes_batches = overrides(tracker, "log_batch")
+        self._takes_keyword = _keywords_of(tracker.log)
         self._tracker = tracker
         self._channel.status.url = self._url(logging_dir)
         self._channel.enter("idle")
 
-    def store_config(self, config: dict[str, Any]) -> None:
-        """Raises whatever the tracker raises."""
+    def tell(self, kind: Kind, said: Any) -> None:
+        """Hand over what ranks said about the run. Raises whatever the tracker raises."""
         self._channel.enter("log")
-        self._name(CONFIG)
+        self._name(kind, when=self.names_rows)
         try:
-            # A copy: trackers have been seen to delete what they cannot store.
-            self._current.store_init_configuration(copy.deepcopy(config))
+            self._tell(kind, said)
         finally:
             self._channel.enter("idle")
             self._channel.status.row = ""
 
     def log(self, rows: Sequence[OwedRow]) -> float:
-        """Hand over *rows* and return the seconds it took. Raises whatever the tracker raises."""
+        """Hand over *rows*, none of them media, and return the seconds it took. Raises whatever the tracker raises."""
         channel, tracker = self._channel, self._current
         channel.enter("log")
-        self._name(rows[0].label)
+        self._name(rows[0].label, when=self.names_rows)
         began = time.monotonic()
+        keywords = {**self._log_kwargs, **rows[0].row.log_kwargs}
         try:
+            # Copies, here and below: trackers have been seen to empty what they are given, and a row may be tried again.
             if self._takes_batches:
-                tracker.log_batch([owed.row._replace(values=_without_media(owed.row.values)) for owed in rows])
+                tracker.log_batch([owed.row._replace(values=dict(owed.row.values), log_kwargs=keywords) for owed in rows])
             else:
+                taken = self._taken_keywords(keywords)
                 for owed in rows:
-                    tracker.log(_without_media(owed.row.values), step=owed.row.step)
-            for owed in rows:
-                self._log_media(owed.row)
+                    tracker.log(dict(owed.row.values), step=owed.row.step, **taken)
         finally:
             channel.enter("idle")
             channel.status.row = ""
         self._ledger.take(rows)
         channel.status.rows += len(rows)
+        return time.monotonic() - began
+
+    def log_media(self, rows: Sequence[OwedRow]) -> float:
+        """`log` for media, which have more time."""
+        channel = self._channel
+        began = time.monotonic()
+        for owed in rows:
+            channel.enter("media")
+            self._name(owed.label, when=self.names_media)
+            try:
+                self._current.log_media(owed.media_key or "", unpack(owed.media, self._run_dir.blobs), owed.row.step)
+            finally:
+                channel.enter("idle")
+                channel.status.row = ""
+            self._ledger.take([owed])
+            channel.status.media += 1
         return time.monotonic() - began
 
     def give_up(self, owed: OwedRow, reason: str) -> None:
@@ -112,25 +137,68 @@ class Session:
         tracker = self._current
         if overrides(tracker, "flush"):
             tracker.flush()
-        checkpoint = tracker.checkpoint() if overrides(tracker, "checkpoint") else {}
+        checkpoint = self._checkpoint()
         self._channel.enter("idle")
-        return _plain(checkpoint, self._sink)
+        return checkpoint
 
-    def finish(self, status: str | None) -> None:
-        """Close the tracker; None: with no word on how the run ended. Raises whatever the tracker raises."""
+    def finish(self, status: str | None) -> dict[str, Any]:
+        """Close the tracker and return its checkpoint: a later attempt starts from there.
+
+        Args:
+            status: None: with no word on how the run ended.
+        """
         self._channel.enter("finish")
         if status is None:
             self._current.finish()
         else:
             finish_with_status(self._current, status)
+        checkpoint = self._checkpoint()
         self._channel.enter("idle")
+        return checkpoint
 
-    def _log_media(self, row: Row) -> None:
-        values: Mapping[str, object] = row.values
-        for key, value in values.items():
-            if isinstance(value, msgspec.msgpack.Ext):
-                self._channel.enter("media")
-                self._current.log_media(key, unpack(value, self._run_dir.blobs), row.step)
+    def _checkpoint(self) -> dict[str, Any]:
+        return _plain(self._current.checkpoint(), self._sink) if overrides(self._current, "checkpoint") else {}
+
+    def _build(self, logging_dir: Path) -> GeneralTracker:
+        tracker_class = load_tracker_class(self._sink, self._record.search_path)
+        state_dir = self._state_dir
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _set_environment(tracker_class, state_dir)
+        if tracker_class.requires_logging_directory:
+            logging_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        arguments = self._record.init_kwargs.get(self._sink) or self._record.init_kwargs.get(tracker_class.name) or {}
+        return make_tracker(tracker_class, self._record, logging_dir, arguments)
+
+    def _tell(self, kind: Kind, said: Any) -> None:
+        tracker = self._current
+        if kind == "console":
+            tracker.log_console(list(said))
+            return
+        # A copy: trackers have been seen to delete what they cannot store.
+        values = copy.deepcopy(loaded(said, self._run_dir.blobs))
+        if kind == "config":
+            tracker.store_init_configuration(redacted(values, self._options.redact) if self._options.redact else values)
+        elif kind == "definitions":
+            for pattern, (axis, summary, goal) in values.items():
+                tracker.define_metric(pattern, axis=axis, summary=summary, goal=goal)
+        elif kind == "facts":
+            tracker.store_run_record(values)
+        else:
+            tracker.summarise(values)
+
+    def _taken_keywords(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return those that the tracker's ``log`` takes; say once which it does not."""
+        refused = [name for name in keywords if not self._takes_keyword(name)]
+        if not refused:
+            return keywords
+        if not self._refused_keywords.issuperset(refused):
+            self._refused_keywords.update(refused)
+            logger.warning("log() of %r takes no %s: left out", self._sink, ", ".join(refused))
+        return {name: value for name, value in keywords.items() if name not in refused}
+
+    @property
+    def _state_dir(self) -> Path:
+        return self._run_dir.sink(self._sink) / "state"
 
     def _run_info(self, logging_dir: Path, *, resumed: bool) -> RunInfo:
         record = self._record
@@ -142,14 +210,14 @@ class Session:
             tags=record.tags,
             notes=record.notes or "",
             resumed=resumed,
-            state_dir=self._run_dir.sink(self._sink) / "state",
+            state_dir=self._state_dir,
             output_dir=logging_dir,
             world_size=record.world_size,
         )
 
-    def _name(self, label: str) -> None:
+    def _name(self, label: str, *, when: bool) -> None:
         """Say what is about to be tried, if the supervisor wants to know what a worker died of."""
-        if self.names_rows:
+        if when:
             self._channel.status.row = label
             self._channel.push_now()
 
@@ -181,9 +249,20 @@ def _plain(checkpoint: Any, sink: str) -> dict[str, Any]:
     return plain
 
 
-def _without_media(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy: a row that is tried again must be what was logged."""
-    return {key: value for key, value in values.items() if not isinstance(value, msgspec.msgpack.Ext)}
+def _set_environment(tracker_class: type, state_dir: Path) -> None:
+    """Set what the tracker's package needs to know before it is imported; what the user has set stays."""
+    wanted = getattr(tracker_class, "environment", None)
+    for name, value in (wanted(state_dir, dict(os.environ)) if callable(wanted) else {}).items():
+        os.environ.setdefault(name, value)
 
 
-__all__ = ["CONFIG", "Session"]
+def _keywords_of(method: Callable[..., Any]) -> Callable[[str], bool]:
+    """Return whether *method* takes a keyword argument of a name."""
+    parameters = inspect.signature(method).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return lambda name: True
+    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY} - {"values", "step"}
+    return lambda name: name in names
+
+
+__all__ = ["Session"]

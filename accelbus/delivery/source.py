@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from accelbus.config import Tuning
-from accelbus.delivery.cursor import Cursor, MergedConfig
-from accelbus.delivery.ledger import OwedRow, rows_of
-from accelbus.events import ConfigUpdate, ProducerJoined, RunClosed, RunStart
+from accelbus.config import SinkOptions, Tuning
+from accelbus.delivery.cursor import Cursor
+from accelbus.delivery.ledger import OwedRow, Rows, rows_of
+from accelbus.delivery.selection import Amounts, Selection
+from accelbus.delivery.statements import Kind, Statements
+from accelbus.events import Metrics, ProducerJoined, RunClosed, RunStart
 from accelbus.journal.merge import Item, JournalReader, ReaderState
 from accelbus.rundir import RunDir
 from accelbus.view import Point, Rules, View
@@ -17,23 +19,36 @@ from accelbus.view import Point, Rules, View
 class Batch(NamedTuple):
     """What one look into the journal gave."""
 
-    items: int
-    rows: list[OwedRow]
-    config_changed: bool
-    oldest_ns: int
+    items: int = 0
+    rows: list[OwedRow] = []  # noqa: RUF012  nobody changes it
+    media: list[OwedRow] = []  # noqa: RUF012  nobody changes it
+    left_out: Amounts = {}  # noqa: RUF012  nobody changes it
+    """{rank: values that the sink's options let go nowhere}"""
+    changed: frozenset[Kind] = frozenset()
+    """What else was said."""
+    oldest_ns: int = 0
     """Receive time of the first item; 0 when there is none."""
 
 
 class Source:
-    """Follow the journal of *run_dir* from *cursor*."""
+    """Follow the journal of *run_dir* from *cursor*.
 
-    def __init__(self, run_dir: RunDir, cursor: Cursor, *, tuning: Tuning) -> None:
+    Args:
+        run_dir: of the run.
+        cursor: where to go on.
+        tuning: for reader and view.
+        sink: who reads.
+        options: what the sink gets.
+    """
+
+    def __init__(self, run_dir: RunDir, cursor: Cursor, *, tuning: Tuning, sink: str = "", options: SinkOptions | None = None) -> None:
         self._journal = run_dir.journal
         self._tuning = tuning
         self._reader = JournalReader(self._journal, cursor.reader, tuning=tuning)
         self._finished_at: ReaderState | None = None
-        self.view = View(Rules(), cursor.view, tuning=tuning)
-        self.config: MergedConfig = cursor.config
+        self.view = View(Rules(), cursor.view, tuning=tuning, sink=sink)
+        self.statements = Statements(cursor, sink)
+        self._selection = Selection(options or SinkOptions(), cursor.selection)
         self.closed_as: str | None = cursor.closed_as
         """Status of the run if it is closed and nobody joined since."""
         self._joined_ns = cursor.joined_ns
@@ -58,13 +73,15 @@ class Source:
         # again, so going on from the positions before loses nothing and repeats nothing.
         self._finished_at = self._reader.state()
         self._finished_at.positions = positions
-        return batch._replace(rows=batch.rows + rows_of(self.view.finish()))
+        rows, left_out = self._rows(self.view.finish())
+        for rank, values in batch.left_out.items():
+            left_out[rank] = left_out.get(rank, 0) + values
+        return batch._replace(rows=batch.rows + rows.scalars, media=batch.media + rows.media, left_out=left_out)
 
     def save_to(self, cursor: Cursor) -> None:
         """Write into *cursor* from where a later source goes on."""
         cursor.reader = self._finished_at if self._finished_at is not None else self._reader.state()
         cursor.view = self.view.state()
-        cursor.config = self.config
         cursor.closed_as = self.closed_as
         cursor.joined_ns = self._joined_ns
         cursor.closed_ns = self._closed_ns
@@ -74,17 +91,23 @@ class Source:
         return _flat(self._reader.statistics())
 
     def _batch(self, items: Sequence[Item]) -> Batch:
-        config_changed = False
+        changed: set[Kind] = set()
         for item in items:
             event = item.event
-            if isinstance(event, ConfigUpdate):
-                config_changed = self.config.merge(item.attempt, item.rank, event.values) or config_changed
-            elif isinstance(event, RunClosed):
+            if isinstance(event, Metrics):
+                continue
+            if isinstance(event, RunClosed):
                 self._close(item.received_ns, event.status)
             elif isinstance(event, RunStart | ProducerJoined):
                 self._open(item.received_ns)
-        points: list[Point] = self.view.feed(items)
-        return Batch(len(items), rows_of(points), config_changed, items[0].received_ns if items else 0)
+            elif (kind := self.statements.take(item)) is not None:
+                changed.add(kind)
+        rows, left_out = self._rows(self.view.feed(items))
+        return Batch(len(items), rows.scalars, rows.media, left_out, frozenset(changed), items[0].received_ns if items else 0)
+
+    def _rows(self, points: list[Point]) -> tuple[Rows, Amounts]:
+        chosen, left_out = self._selection.choose(points)
+        return rows_of(chosen, self.view.keywords.get), left_out
 
     def _close(self, at_ns: int, status: str) -> None:
         # By time and not by order: a writer's directory may be found late, with a word older than what was read.

@@ -53,6 +53,10 @@ class SinkStatus(msgspec.Struct, omit_defaults=True, kw_only=True):
     ranks: dict[int, RankCounts] = {}
     rows: int = 0
     """Rows the tracker has taken, repeats included, by this worker."""
+    media: int = 0
+    """Media the tracker has taken, the same way."""
+    media_waiting: int = 0
+    """Media that the tracker has not taken yet."""
     retries: int = 0
     """Failed calls that were or will be repeated."""
     dead_letters: int = 0

@@ -28,7 +28,7 @@ Notice: TypeAlias = Callable[[str, str, str], None]
 """Called with level (``info``, ``warning``, ``error``), text and sink."""
 
 _STATUS_FILE_INTERVAL = 2.0
-_CALLS = frozenset({"log", "flush", "finish"})
+_CALLS = frozenset({"log", "media", "flush", "finish"})
 _WORKING = frozenset({"running", "up_to_date"})
 
 

@@ -92,9 +92,11 @@ class SinkLedger:
     def settle(self, journal: dict[int, int]) -> SinkAudit:
         """Return the books, given the values of each rank in the *journal*."""
         counts = self._cursor.view.counts if self._cursor.view is not None else {}
-        held = View(Rules(), self._cursor.view, tuning=self._tuning).pending()
+        held = Counter(View(Rules(), self._cursor.view, tuning=self._tuning).pending())
+        for media in self._cursor.media:
+            held.update(media.contributions)
         for rank in sorted(journal.keys() | counts.keys() | self._cursor.ranks.keys()):
-            self.audit.ranks[rank] = self._books(rank, journal.get(rank, 0), held.get(rank, 0))
+            self.audit.ranks[rank] = self._books(rank, journal.get(rank, 0), held[rank])
         self._check_reading()
         return self.audit
 
@@ -106,6 +108,7 @@ class SinkLedger:
             books.read, books.filtered, books.superseded, books.late = view.read, view.filtered, view.superseded, view.late
         if settled is not None:
             books.delivered, books.dead_lettered = settled.delivered, settled.dead_lettered
+            books.filtered += settled.filtered
         accounted = books.delivered + books.filtered + books.superseded + books.dead_lettered
         books.pending = journal - accounted
         if books.read != accounted + held:

@@ -55,6 +55,8 @@ class Row(NamedTuple):
     """Wall clock of the rank that logged it."""
     attempt: int = 0
     """A higher attempt replaces, step by step, what lower ones logged."""
+    log_kwargs: Mapping[str, Any] = {}
+    """What the user gave for this tracker's ``log``. `GeneralTracker.log_batch` passes it on; all rows of one call have the same."""
 
 
 class GeneralTracker(MediaHooks):
@@ -108,8 +110,6 @@ class GeneralTracker(MediaHooks):
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Record the hyperparameters *values*: nested plain data, complete; a later call replaces what an earlier one stored."""
 
-    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Record *values* at *step*; None means the step of the call before."""
     def resolved_config(self) -> dict[str, Any] | None:
         """Return the configuration as this tracker has resolved it: a sweep's choice, or what somebody has set in its user interface.
 
@@ -121,6 +121,8 @@ class GeneralTracker(MediaHooks):
         """
         return None
 
+    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        """Record *values* at *step*; None means the step of the call before."""
 
     def log_batch(self, rows: Sequence[Row]) -> None:
         """Record *rows* in order.
@@ -129,7 +131,7 @@ class GeneralTracker(MediaHooks):
         raises, none; delivery calls ``log`` row by row where it is not overridden (see `overrides`).
         """
         for row in rows:
-            self.log(row.values, step=row.step)
+            self.log(row.values, step=row.step, **row.log_kwargs)
 
     def define_metric(self, pattern: str, *, axis: str = "", summary: str = "", goal: str = "") -> None:
         """Say how keys like *pattern* are to be shown.

@@ -26,6 +26,7 @@ from accelbus.config import Tuning
 from accelbus.events import TRAINER, Metrics, ProducerJoined, ProducerState, RunClosed, RunEnd, RunStart, Tick
 from accelbus.view.contributors import OTHER_ROLES, Contributors, ContributorsState
 from accelbus.view.horizon import EmittedPoint, Horizon, HorizonState
+from accelbus.view.keywords import Keywords, StepKeywords
 from accelbus.view.opened import OpenPoint, OpenPoints, new_cost
 from accelbus.view.ranks import Attempt
 from accelbus.view.rules import Rules, Value, is_number
@@ -59,7 +60,7 @@ class Counts(msgspec.Struct, array_like=True):
     read: int = 0
     emitted: int = 0
     filtered: int = 0
-    """None, or text that a lower rank's text stands for."""
+    """None, for other sinks, or text or media that a lower rank's stand for."""
     superseded: int = 0
     """Logged again by the rank before the point was emitted, or replaced by a newer attempt."""
     late: int = 0
@@ -79,6 +80,7 @@ class ViewState(msgspec.Struct, array_like=True):
     contributors: ContributorsState = msgspec.field(default_factory=ContributorsState)
     counts: dict[int, Counts] = {}
     forced: int = 0
+    keywords: list[StepKeywords] = []
 
 
 class View:
@@ -88,10 +90,12 @@ class View:
         rules: how values are reduced.
         state: of a former view, to go on from; it is copied.
         tuning: ``late_after``, ``late_horizon_points`` and ``view_bytes`` are used.
+        sink: whose view it is; events for others only are counted as filtered. None: everybody's.
     """
 
-    def __init__(self, rules: Rules, state: ViewState | None = None, *, tuning: Tuning) -> None:
+    def __init__(self, rules: Rules, state: ViewState | None = None, *, tuning: Tuning, sink: str | None = None) -> None:
         state = _copy(state or ViewState())
+        self._sink = sink
         self._rules = rules
         self._late_after_ns = int(tuning.late_after * NANOSECONDS)
         self._size = tuning.view_bytes
@@ -110,6 +114,8 @@ class View:
         self.counts: dict[int, Counts] = state.counts
         self.forced = state.forced
         """Points emitted only because too much was open."""
+        self.keywords = Keywords(state.keywords)
+        """What log calls gave for this sink beside values."""
 
     def feed(self, items: Iterable[Item]) -> list[Point]:
         """Apply *items* and return the points that became ready, in the order in which they did."""
@@ -141,6 +147,7 @@ class View:
             contributors=self._contributors.state,
             counts=self.counts,
             forced=self.forced,
+            keywords=self.keywords.state(),
         )
         return _copy(state)
 
@@ -237,6 +244,11 @@ class View:
         step = event.step if event.step is not None else self._contributors.auto_step(who, attempt, event.auto_step)
         if who < OTHER_ROLES:
             self._reach(item, step)
+        if event.sinks and self._sink is not None and self._sink not in event.sinks:
+            counts.filtered += len(event.values)
+            return
+        if event.log_kwargs is not None and self._sink is not None and (given := event.log_kwargs.get(self._sink)):
+            self.keywords.add(attempt, step, who, given)
         self._awaited_in_event.clear()
         for key, value in event.values.items():
             if value is None:

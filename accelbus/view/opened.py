@@ -99,6 +99,8 @@ def new_cost(key: str, value: Value) -> int:
 def value_cost(value: Value) -> int:
     if isinstance(value, str):
         return VALUE_COST + len(value)
+    if isinstance(value, msgspec.msgpack.Ext):
+        return VALUE_COST + memoryview(value.data).nbytes
     return VALUE_COST * (1 + len(value)) if isinstance(value, list) else VALUE_COST
 
 

@@ -1,7 +1,7 @@
 """How the values that ranks logged under one key and step become one value.
 
 Rules are data: a reduction is a function from the numbers of the contributing ranks to one number, and must not depend on their
-order, so that every reader of a journal computes the same bits. Text and lists cannot be averaged: the main rank's counts.
+order, so that every reader of a journal computes the same bits. Text, lists and media cannot be averaged: the main rank's count.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
 
-Value: TypeAlias = float | int | str | bool | list[Any] | None
+import msgspec
+
+Value: TypeAlias = float | int | str | bool | list[Any] | msgspec.msgpack.Ext | None
+"""An extension is packed media."""
 Reduction: TypeAlias = Callable[[Collection[float]], float]
 
 

@@ -142,9 +142,11 @@ class Run:
         held: Counter[int] = Counter()
         for point in cursor.view.open:
             held.update(rank for rank, value in point.values.items() if value is not None)
+        for media in cursor.media:
+            held.update(media.contributions)
         for rank, counts in cursor.view.counts.items():
             settled = cursor.ranks.get(rank)
-            out = (settled.delivered + settled.dead_lettered) if settled else 0
+            out = (settled.delivered + settled.dead_lettered + settled.filtered) if settled else 0
             assert counts.read == out + held[rank] + counts.filtered + counts.superseded, (rank, counts, settled)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from accelbus.config import Tuning
-from accelbus.delivery.cursor import Cursor, Delivered, MergedConfig, cursor_path, read_cursor, write_cursor
+from accelbus.delivery.cursor import Cursor, Delivered, MergedConfig, OwedMedia, cursor_path, read_cursor, write_cursor
+from accelbus.delivery.selection import SelectionState
 from accelbus.errors import CursorError
 from accelbus.journal.merge import JournalReader
 from tests.support.journals import events_frame, everything, uuid, written
@@ -30,6 +32,12 @@ def full_cursor(tmp_path) -> Cursor:
         dead_letters=1,
         dead_letter_bytes=99,
         url="https://example.org/run",
+        media=[OwedMedia(0, 1, "samples", 5, msgspec.msgpack.Ext(2, b"image"), {1: 1})],
+        selection=SelectionState({"loss": (1, 5)}, {"train/loss": "loss"}),
+        definitions=MergedConfig({"eval/*": ["epoch", "max", ""]}, {"eval/*": (0, 0)}),
+        summary=MergedConfig({"best": 0.9}, {"best": (0, 1)}),
+        facts=MergedConfig({"git": {"commit": "abc"}}, {"git": (0, 0)}),
+        console=["one", "two"],
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 
+from accelbus.blobs import BlobStore
 from accelbus.delivery.deadletters import FILE, DeadLetters
+from accelbus.media import INLINE_BYTES, Html, pack
 from accelbus.tracking import Row
 
 
@@ -42,3 +44,15 @@ def test_nothing_is_created_without_letters(tmp_path):
     """A healthy sink has no such file."""
     DeadLetters(tmp_path, 0).sync()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_media_value_is_readable_in_a_letter(tmp_path):
+    """Its bytes, or the name of the file that has them, so that nothing is lost with the tracker's refusal."""
+    letters = DeadLetters(tmp_path, 0)
+    small, large = Html("<b>x</b>"), Html("y" * INLINE_BYTES * 2)
+    store = BlobStore(tmp_path / "blobs", "me", quota=10**6)
+    for name, wrapper in (("small", small), ("large", large)):
+        letters.append(Row(1, {name: pack(wrapper.to_media(store), store)}, 5), "no")
+    small_letter, large_letter = (json.loads(line)["values"] for line in (tmp_path / FILE).read_text().splitlines())
+    assert small_letter["small"] == {"kind": "html", "format": "html", "meta": {"caption": None}, "data": "PGI+eDwvYj4="}
+    assert (tmp_path / "blobs" / large_letter["large"]["blob"]).exists()

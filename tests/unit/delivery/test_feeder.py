@@ -102,6 +102,15 @@ class TestWorkingTracker:
         assert bench.tracker.steps == [0, 1, 2]
         assert not bench.feeder.is_settled
 
+    def test_rows_with_different_keyword_arguments_go_in_different_calls(self):
+        """A call has one set of them, all or none."""
+        bench = Bench(Tracker(), largest_call=64)
+        rows = [owed(step) for step in range(40)]
+        bench.feeder.add([one._replace(row=one.row._replace(log_kwargs={"commit": one.row.step < 20})) for one in rows])
+        bench.feeder._chunk = 64
+        bench.work()
+        assert bench.tracker.sizes == [20, 20]
+
 
 class TestTransientFailures:
     def test_every_third_call_fails(self):

@@ -1,0 +1,191 @@
+"""What ranks say about the run beside its values: configuration, metric definitions, summary, run record, console.
+
+Merged as it is read and kept in the cursor, so that a fresh tracker object can be told everything again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from accelbus import blobs
+from accelbus.config import Tuning
+from accelbus.delivery.cursor import Cursor, MergedConfig
+from accelbus.delivery.feeder import back_off, describe, is_news
+from accelbus.delivery.status import SinkStatus
+from accelbus.errors import CorruptDataError
+from accelbus.events import ConfigUpdate, ConsoleLines, MetricDefinition, Metrics, RunFacts, Summary
+from accelbus.journal.merge import Item
+
+logger = logging.getLogger(__name__)
+
+Kind: TypeAlias = Literal["config", "definitions", "facts", "summary", "console"]
+KINDS: Final[tuple[Kind, ...]] = ("config", "definitions", "facts", "summary", "console")
+"""In the order in which a tracker is told."""
+AT_ONCE: Final[tuple[Kind, ...]] = ("config", "definitions", "facts")
+"""The others may change with every step and are told before a cursor is written."""
+
+_MOST_KEYS: Final = 4096
+"""Of definitions and of the summary, which are in every cursor."""
+_MOST_LINES: Final = 1000
+"""Console lines that wait; beyond it the oldest are left out."""
+_LONGEST_LINE: Final = 1000
+
+
+class Statements:
+    """What was said so far. Everything it holds is the cursor's, used and not copied."""
+
+    def __init__(self, cursor: Cursor, sink: str) -> None:
+        self._sink = sink
+        self.config: MergedConfig = cursor.config
+        self.definitions: MergedConfig = cursor.definitions
+        self.summary: MergedConfig = cursor.summary
+        self.facts: MergedConfig = cursor.facts
+        self.console: list[str] = cursor.console
+        self.lines_left_out = 0
+
+    def take(self, item: Item) -> Kind | None:
+        """Take over what *item* says and return what changed by it, if anything did."""
+        event = item.event
+        if isinstance(event, Metrics):
+            return None
+        match event:
+            case ConfigUpdate() if self._is_for_us(event.sinks):
+                return "config" if self.config.merge(item.attempt, item.rank, event.values) else None
+            case Summary() if self._is_for_us(event.sinks):
+                return "summary" if self._merge(self.summary, item, event.values) else None
+            case MetricDefinition() if self._is_for_us(event.sinks):
+                said = {event.pattern: [event.axis, event.summary, event.goal]}
+                return "definitions" if self._merge(self.definitions, item, said) else None
+            case RunFacts():
+                return "facts" if self.facts.merge(item.attempt, item.rank, event.facts) else None
+            case ConsoleLines():
+                return "console" if self._add_lines(event.lines) else None
+        return None
+
+    def of(self, kind: Kind) -> dict[str, Any] | list[str]:
+        """Return all that was said of one kind."""
+        return self.console if kind == "console" else {
+            "config": self.config, "definitions": self.definitions, "facts": self.facts, "summary": self.summary,
+        }[kind].values  # fmt: skip
+
+    def forget_console(self) -> None:
+        """Somebody has the lines."""
+        self.console.clear()
+
+    def _is_for_us(self, sinks: Collection[str]) -> bool:
+        return not sinks or self._sink in sinks
+
+    def _merge(self, into: MergedConfig, item: Item, values: Mapping[str, Any]) -> bool:
+        room = _MOST_KEYS - len(into.values)
+        kept = {key: value for index, (key, value) in enumerate(values.items()) if key in into.values or index < room}
+        if len(kept) < len(values):
+            logger.warning("%d more than %d keys are left out: %s, …", len(values) - len(kept), _MOST_KEYS, list(values)[-1])
+        return into.merge(item.attempt, item.rank, kept)
+
+    def _add_lines(self, lines: list[str]) -> bool:
+        self.console += [line[:_LONGEST_LINE] for line in lines]
+        if (surplus := len(self.console) - _MOST_LINES) > 0:
+            del self.console[:surplus]
+            self.lines_left_out += surplus
+        return bool(lines)
+
+
+class Teller:
+    """Tell the tracker what it does not know yet; rows do not wait for it.
+
+    What fails is repeated with back-off. A statement that is refused again and again is left out until it changes.
+
+    Args:
+        statements: what there is to say.
+        tell: (kind, all of it) → tell the tracker; raises whatever the tracker raises.
+        known: kinds that the tracker, a fresh object, need not be told.
+        deadly: kinds that workers died or hung on; they are left out.
+        tuning: back-off and patience.
+        status: for the last error.
+    """
+
+    def __init__(
+        self,
+        statements: Statements,
+        tell: Callable[[Kind, Any], None],
+        *,
+        known: Collection[Kind],
+        deadly: Collection[Kind],
+        tuning: Tuning,
+        status: SinkStatus,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._statements = statements
+        self._tell = tell
+        self._tuning = tuning
+        self._status = status
+        self._monotonic = monotonic
+        self._deadly = set(deadly)
+        self._owed = {kind for kind in KINDS if kind not in known and statements.of(kind)}
+        self._failures = dict.fromkeys(KINDS, 0)
+        self._retry_at = dict.fromkeys(KINDS, 0.0)
+
+    @property
+    def owes(self) -> bool:
+        """Whether there is something that the tracker was not told."""
+        return bool(self._owed)
+
+    def note(self, changed: Collection[Kind]) -> None:
+        """More was said."""
+        self._owed.update(changed)
+
+    def tell(self, kinds: Collection[Kind] = KINDS, *, is_last: bool = False) -> None:
+        """Tell what is owed of *kinds* and not waiting for its next try; with *is_last* an outage is no reason to try for ever."""
+        for kind in KINDS if self._owed else ():
+            if kind in self._owed and kind in kinds and self._monotonic() >= self._retry_at[kind]:
+                self._try(kind, is_last=is_last)
+
+    def _try(self, kind: Kind, *, is_last: bool) -> None:
+        if kind in self._deadly:
+            self._owed.discard(kind)
+            self._status.last_error = f"workers died or hung on the {kind}; it is left out"
+            logger.error("%s", self._status.last_error)
+            return
+        try:
+            self._tell(kind, self._statements.of(kind))
+        except Exception as error:  # noqa: BLE001  isolation: whatever a tracker raises is retried, counted and reported
+            self._failed(kind, error, is_last=is_last)
+        else:
+            self._owed.discard(kind)
+            self._failures[kind] = 0
+            if kind == "console":
+                self._statements.forget_console()
+
+    def _failed(self, kind: Kind, error: Exception, *, is_last: bool) -> None:
+        failures = self._failures[kind] = self._failures[kind] + 1
+        self._status.last_error = describe(error)
+        if is_news(failures):
+            logger.warning("%s: %s (failure %d)", kind, self._status.last_error, failures)
+        # An outage of the system or the network says nothing about what is to be told.
+        if failures % self._tuning.failures_of_last_row == 0 and (is_last or not isinstance(error, OSError)):
+            logger.error("the %s is refused again and again and is left out until it changes", kind)
+            self._owed.discard(kind)
+        self._retry_at[kind] = self._monotonic() + back_off(failures, self._tuning)
+
+
+def loaded(values: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Return a copy of *values* in which those too large for an event were read from the run's directory of large values."""
+
+    def load(value: Any) -> Any:
+        if isinstance(value, msgspec.msgpack.Ext) and value.code == blobs.EXTENSION:
+            try:
+                return blobs.load(bytes(value.data), directory)
+            except CorruptDataError as error:
+                return f"(lost: {error})"
+        return value
+
+    return {key: load(value) for key, value in values.items()}
+
+
+__all__ = ["AT_ONCE", "KINDS", "Kind", "Statements", "Teller", "loaded"]
