@@ -60,6 +60,11 @@ class BlobStore:
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
+        except OSError:
+            # Half a file is of no use to anybody, and takes the room that is missing.
+            self._written -= len(data)
+            (self._directory / name).unlink(missing_ok=True)
+            raise
         finally:
             os.close(descriptor)
         return Reference(name, len(data), google_crc32c.value(data))

@@ -53,9 +53,14 @@ def place(hello: Hello, *, durability: str, tuning: Tuning, wake: Wake) -> Place
                 hello.rank,
                 directory,
             )
-        return Placed(Spool(file, wake=wake.set), where)
+        return Placed(Spool(file, largest=largest_event(tuning), wake=wake.set), where)
     _log.warning("no room for a spool of rank %d anywhere: what a SIGKILL finds in memory is lost", hello.rank)
     return _in_memory(hello, name, tuning, wake)
+
+
+def largest_event(tuning: Tuning) -> int:
+    """Return the bytes above which an event is not taken as it is: it would not fit into a frame with others, or into any."""
+    return max(tuning.event_bytes, tuning.frame_bytes // 2)
 
 
 def _candidates(hello: Hello, tuning: Tuning) -> list[tuple[str, Path, int]]:
@@ -121,7 +126,7 @@ def _in_memory(hello: Hello, name: str, tuning: Tuning, wake: Wake) -> Placed:
             break
         except OSError as error:
             _log.info("no file that proves this producer alive in %s: %s", directory, error)
-    return Placed(MemoryQueue(file, max_bytes=tuning.memory_bytes, wake=wake.set), "memory")
+    return Placed(MemoryQueue(file, max_bytes=tuning.memory_bytes, largest=largest_event(tuning), wake=wake.set), "memory")
 
 
 def _placed(hello: Hello, path: Path) -> Hello:

@@ -30,6 +30,7 @@ _PRESSED = 0.25
 """Fill of the ring from which frames get larger and the pump stops sleeping."""
 _NEARLY_FULL = 0.5
 """Fill of the ring from which events go to the run directory when acks do not keep up."""
+_MOST_NOTICES = 1000
 _NO_PROGRESS = 0.2
 """Seconds without an ack that count as not keeping up, when the ring is nearly full."""
 
@@ -147,6 +148,7 @@ class Pump(threading.Thread):
         self._looked_at = self._heard_at = float("-inf")
         self._paced_at = tuning.pump_interval
         self._stopping = False
+        self._shown: set[str] = set()
         self.final = threading.Event()
         """The bus process has everything, synced, and knows that nothing follows."""
         self.verdict: control.Verdict | None = None
@@ -294,7 +296,7 @@ class Pump(threading.Thread):
                 self.refused, self._open = message.reason, False
                 _log.warning("the bus process refused this producer: %s; events go to the run directory", message.reason)
             case control.Notice():
-                self._on_notice(message)
+                self._show(message)
             case control.SinkStates():
                 self.sink_states = message.sinks
             case control.Verdict():
@@ -313,6 +315,12 @@ class Pump(threading.Thread):
         self._go_back()
         # A goodbye was said to another bus process, or to this one before it knew what lies in the run directory.
         self._said_goodbye = False
+
+    def _show(self, notice: control.Notice) -> None:
+        """Once: a bus process tells everything to everybody who says hello, and so does the next one."""
+        if notice.text not in self._shown and len(self._shown) < _MOST_NOTICES:
+            self._shown.add(notice.text)
+            self._on_notice(notice)
 
     def _set_pace(self, message: control.Welcome | control.Ack) -> None:
         self._credit = message.credit_bytes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from accelbus import frame
 from accelbus.journal.batch import Batch
-from accelbus.journal.spool_file import SpoolFile
+from accelbus.journal.spool_file import MAX_PAYLOAD, SpoolFile
 
 
 class MemoryQueue:
@@ -18,14 +18,17 @@ class MemoryQueue:
     """
 
     __slots__ = (
-        "_average", "_bytes", "_first_seq", "_incoming", "_is_sealed", "_limit", "_moving", "_offset", "_taken", "_wake", "_window", "file",
+        "_average", "_bytes", "_first_seq", "_incoming", "_is_sealed", "_largest", "_limit", "_moving", "_offset", "_taken", "_wake", "_window", "file",
     )  # fmt: skip
 
-    def __init__(self, file: SpoolFile | None, *, max_bytes: int, wake: Callable[[], None] = lambda: None) -> None:
-        """Hold at most about *max_bytes*; the number of events is bounded by their average size so far."""
+    def __init__(
+        self, file: SpoolFile | None, *, max_bytes: int, largest: int = MAX_PAYLOAD, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        """Hold at most about *max_bytes* of events of up to *largest*; their number is bounded by their average size so far."""
         self.file = file
         self._wake = wake
         self._bytes = max_bytes
+        self._largest = largest
         self._average = 256.0
         self._limit = int(max_bytes / self._average)
         self._is_sealed = False
@@ -38,9 +41,9 @@ class MemoryQueue:
         self._moving = threading.RLock()
 
     def append(self, payload: bytes) -> bool:
-        """Queue *payload*; False when the queue is full. Safe from any thread and signal handler: one atomic operation."""
+        """Queue *payload*; False when the queue is full, or *payload* too large. Safe from any thread and signal handler: one atomic operation."""
         incoming = self._incoming
-        if len(incoming) >= self._limit:
+        if len(incoming) >= self._limit or len(payload) > self._largest:
             self._wake()
             return False
         incoming.append(payload)

@@ -38,18 +38,19 @@ class Spool:
     """Ring of events in a `SpoolFile`. Many threads append, one thread takes, releases and rewinds."""
 
     __slots__ = (
-        "_capacity", "_head", "_is_sealed", "_lap", "_limit", "_map", "_next_seq", "_read", "_read_seq", "_tail", "_tail_seq", "_taken", "_token",
+        "_capacity", "_head", "_is_sealed", "_lap", "_largest", "_limit", "_map", "_next_seq", "_read", "_read_seq", "_tail", "_tail_seq", "_taken", "_token",
         "_waiting", "_wake", "_words", "file",
     )  # fmt: skip
 
-    def __init__(self, file: SpoolFile, *, wake: Callable[[], None] = lambda: None) -> None:
-        """Use the ring in *file*; call *wake* whenever another eighth of it has been filled."""
+    def __init__(self, file: SpoolFile, *, largest: int = MAX_PAYLOAD, wake: Callable[[], None] = lambda: None) -> None:
+        """Use the ring in *file* for events of up to *largest* bytes; call *wake* whenever another eighth of it has been filled."""
         if not 0 < file.capacity <= MAX_CAPACITY or file.capacity % 4096:
             raise ValueError(f"expected a ring of whole 4 KiB pages up to {MAX_CAPACITY} bytes, got {file.capacity}")
         self.file = file
         self._map = file.map
         self._words = memoryview(file.map)[HEADER_BYTES:].cast("Q")
         self._capacity = file.capacity // 8
+        self._largest = largest
         self._wake = wake
         # One element: who deletes it may write. Cheaper than a lock (40 ns instead of 130) and safe to find taken in a signal
         # handler, where waiting for the interrupted holder would deadlock.
@@ -199,6 +200,7 @@ class Spool:
             return False
         size = len(payload)
         needed = size + 15 >> 3
+        reserved = min(reserved, self._capacity // 4)
         lap, head = self._lap, self._head
         # An exception from a signal handler may end this call anywhere: the hot path must then come back here.
         self._limit = 0
@@ -206,7 +208,7 @@ class Spool:
         if skip:
             lap, head = lap + self._capacity, 0
         free = self._tail + self._capacity - lap - head
-        if size > MAX_PAYLOAD or needed + reserved > free:
+        if size > self._largest or needed + reserved > free:
             self._wake()
             return False
         if skip:
@@ -217,8 +219,10 @@ class Spool:
         self._map[start : start + size] = payload
         self._words[head] = self._next_seq << 24 | size
         self._next_seq, self._head = self._next_seq + 1, head + needed
-        # The hot path may go on until the end of the ring, the reserve, or the next eighth, where the pump is woken.
-        limit = min(self._capacity, head + max(free - _RESERVED_WORDS, 0), head + needed + self._capacity // _WAKES_PER_LAP)
+        # The hot path may go on until the end of the ring, the reserve, or the next eighth, where the pump is woken. It does not
+        # look at sizes: whatever ends before the limit must be small enough.
+        step = min(self._capacity // _WAKES_PER_LAP, self._largest >> 3)
+        limit = min(self._capacity, head + max(free - min(_RESERVED_WORDS, self._capacity // 4), 0), head + needed + step)
         self._wake()
         self._limit = limit
         return True
