@@ -91,6 +91,8 @@ class SinkContract:
     """Relative error of a stored number: 1e-6 for 32-bit floats."""
     keeps_time: ClassVar[bool] = True
     """Whether the event's own time is stored."""
+    one_run_per_process: ClassVar[bool] = False
+    """The library keeps its run in globals: runs side by side are in processes of their own, as with delivery."""
 
     def read(self, logging_dir: Path) -> ReadBack:
         """Return what is stored below *logging_dir*, with the tracker's own reader."""
@@ -252,7 +254,10 @@ class SinkContract:
         assert self.read(logging_dir).points == []
 
     def test_two_runs_do_not_mix(self, tmp_path: Path) -> None:
-        """Runs fed in turns by one process keep their own points."""
+        """Runs fed in turns, by one process where the library can, keep their own points."""
+        if self.one_run_per_process:
+            self._feed_two_processes(tmp_path)
+            return
         trackers = [self.open(tmp_path / name, {}) for name in ("one", "two")]
         for step in range(3):
             for index, tracker in enumerate(trackers):
@@ -337,16 +342,34 @@ class SinkContract:
 
     def _killed(self, logging_dir: Path, *script: str) -> dict[str, Any]:
         """Feed ten rows in another process, follow *script*, kill it, and return its checkpoint."""
-        path = f"{self.tracker_class.__module__}:{self.tracker_class.__qualname__}"
-        arguments = json.dumps({"path": path, "logging_dir": str(logging_dir), "init_kwargs": self.init_kwargs, "script": script})
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C", "LANG": "C", "HOME": "/nonexistent"}
-        child = subprocess.run(  # noqa: S603  the command is ours
-            [sys.executable, "-m", "accelbus.testing", arguments], env=environ, capture_output=True, timeout=60, check=False
-        )
-        assert child.returncode == -signal.SIGKILL, child.stderr.decode(errors="replace")
-        last: bytes = (child.stdout.splitlines() or [b"{}"])[-1]
-        checkpoint: dict[str, Any] = json.loads(last)
+        child = self._child(logging_dir, script)
+        reported, errors = child.communicate(timeout=60)
+        assert child.returncode == -signal.SIGKILL, errors.decode(errors="replace")
+        checkpoint: dict[str, Any] = json.loads((reported.splitlines() or [b"{}"])[-1])
         return checkpoint
+
+    def _feed_two_processes(self, tmp_path: Path) -> None:
+        """Feed two runs in turns, each by a process of its own, and check what each has."""
+        children = [self._child(tmp_path / name, ["feed"]) for name in ("one", "two")]
+        pipes = [(child.stdin, child.stdout) for child in children if child.stdin and child.stdout]
+        for step in range(3):
+            for index, (orders, answers) in enumerate(pipes):
+                orders.write(json.dumps([step, {"loss": float(10 * index + step)}]).encode() + b"\n")
+                orders.flush()
+                assert answers.readline() == b"ok\n"
+        for index, child in enumerate(children):
+            _, errors = child.communicate(timeout=60)
+            assert child.returncode == 0, errors.decode(errors="replace")
+            self._check(tmp_path / ("one", "two")[index], {(step, "loss"): float(10 * index + step) for step in range(3)})
+
+    def _child(self, logging_dir: Path, script: Iterable[str]) -> subprocess.Popen[bytes]:
+        """Start a process with a tracker that follows *script*, in a C locale and without a home."""
+        path = f"{self.tracker_class.__module__}:{self.tracker_class.__qualname__}"
+        arguments = json.dumps({"path": path, "logging_dir": str(logging_dir), "init_kwargs": self.init_kwargs, "script": list(script)})
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C", "LANG": "C", "HOME": "/nonexistent"}
+        command = [sys.executable, "-m", "accelbus.testing", arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe)  # noqa: S603  the command is ours
 
 
 def state_dir(logging_dir: Path) -> Path:
@@ -378,15 +401,25 @@ def _equal(found: Any, expected: Any, tolerance: float) -> bool:
     return (math.isnan(found) and math.isnan(expected)) or math.isclose(found, expected, rel_tol=tolerance, abs_tol=0)
 
 
-def _live_and_be_killed(path: str, logging_dir: str, init_kwargs: dict[str, Any], script: Iterable[str]) -> None:
-    """What the child of `SinkContract._killed` does."""
+def _live(path: str, logging_dir: str, init_kwargs: dict[str, Any], script: Iterable[str]) -> None:
+    """What the children of `SinkContract` do: end as told with ``["feed"]``, else kill themselves."""
     from accelbus.tracking import load_tracker_class  # noqa: PLC0415  only the child loads by path
 
+    # As in delivery, what a library prints is no report.
+    report = os.dup(1)
+    os.dup2(2, 1)
     tracker_class = load_tracker_class(path)
     os.environ.update(tracker_class.environment(state_dir(Path(logging_dir)), os.environ))
     tracker = _made(tracker_class, Path(logging_dir), init_kwargs)
     tracker.restore({})
     tracker.start()
+    if script == ["feed"]:
+        for line in sys.stdin:
+            step, values = json.loads(line)
+            tracker.log_batch([_row(step, values)])
+            os.write(report, b"ok\n")
+        tracker.finish()
+        return
     tracker.log_batch([_row(step, {"损失": float(step)}) for step in range(10)])
     for order in script:
         if order == "log":
@@ -394,11 +427,11 @@ def _live_and_be_killed(path: str, logging_dir: str, init_kwargs: dict[str, Any]
         if order in {"flush", "checkpoint"}:
             tracker.flush()
         if order == "checkpoint":
-            os.write(1, json.dumps(tracker.checkpoint()).encode() + b"\n")
+            os.write(report, json.dumps(tracker.checkpoint()).encode() + b"\n")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    _live_and_be_killed(**json.loads(sys.argv[1]))
+    _live(**json.loads(sys.argv[1]))
 
 __all__ = ["EPOCH_NS", "ODD_KEYS", "Point", "ReadBack", "SinkContract", "state_dir"]
