@@ -121,6 +121,7 @@ class Loop:
         self._show("starting")
         self._repeater.call("start", lambda: self._session.start(self._saver.cursor.checkpoint))
         self._saver.cursor.finished_as = None
+        self._saver.started()
         self._feeder.largest_call = self._tuning.call_rows if self._session.takes_batches else 1
         self._show("running")
 

@@ -71,7 +71,7 @@ class Saver:
         self._saved_at = time.monotonic()
         self._oldest_ns = 0
         self.owes = False
-        """Something was read that is not behind the cursor."""
+        """Something was read that is not behind the cursor, or the tracker is to be told something."""
         self.has_read = False
         """Anything was, if only the time."""
 
@@ -92,6 +92,10 @@ class Saver:
             self.owes = True
             self._oldest_ns = self._oldest_ns or batch.oldest_ns
         self._teller.note(batch.changed)
+
+    def started(self) -> None:
+        """There is a fresh tracker object, which knows nothing."""
+        self.owes = self.owes or self._teller.owes
 
     def took_media(self) -> None:
         """Media were taken, or given up, that the cursor still lists."""

@@ -15,11 +15,13 @@ import anyio
 import msgspec
 
 from accelbus import frame
+from accelbus.blobs import BlobStore
 from accelbus.config import Tuning
 from accelbus.delivery.cursor import read_cursor
 from accelbus.delivery.status import RankCounts, SinkStatus
 from accelbus.events import ConfigUpdate, Metrics, RunClosed, RunEnd, RunStart, Tick
 from accelbus.journal.segments import JournalWriter
+from accelbus.media import Wrapper, pack
 from accelbus.rundir import RunDir, RunRecord
 from tests.support.trackers import lines
 
@@ -49,7 +51,7 @@ class Run:
         self.dir = RunDir(path / "run-1")
         self.dir.create()
         self.ranks = ranks
-        self.sinks = tuple(f"{TRACKERS}:{sink}" for sink in sinks)
+        self.sinks = tuple(sink if ":" in sink else f"{TRACKERS}:{sink}" for sink in sinks)
         self.outputs = {sink: path / "trackers" / sink.partition(":")[2] for sink in self.sinks}
         kwargs = {sink: {"directory": str(self.outputs[sink]), **arguments} for sink in self.sinks}
         self.record = RunRecord(run_id="run-1", project="digits", sinks=self.sinks, init_kwargs=kwargs, world_size=ranks)
@@ -79,6 +81,13 @@ class Run:
 
     def config(self, rank: int, values: dict[str, Any]) -> None:
         self.write(rank, [ConfigUpdate(time.time_ns(), values)])
+
+    def media(self, *steps: int, rank: int = 0, **wrappers: Wrapper) -> None:
+        """A rank logs media at each of *steps*, which is all that it logs there."""
+        store = BlobStore(self.dir.blobs, f"rank-{rank}-{sum(self.logged.values())}", quota=10**9)
+        packed = {key: pack(wrapper.to_media(store), store) for key, wrapper in wrappers.items()}
+        self.write(rank, [Metrics(time.time_ns(), step, packed) for step in steps])
+        self.logged[rank] += len(packed) * len(steps)
 
     def end(self, attempt: int = 0) -> None:
         for rank in range(self.ranks):
