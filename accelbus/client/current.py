@@ -80,6 +80,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
         run.log_config(config)
     if resolved.require and resolved.mode == "online":
         run.wait_for_required()
+    run.start_recording()
     return run
 
 

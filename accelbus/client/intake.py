@@ -21,7 +21,7 @@ from accelbus.client.faults import Faults
 from accelbus.client.pump import Wake
 from accelbus.config import Settings, Tuning
 from accelbus.errors import QueueFullError
-from accelbus.events import METRICS_TAG, ConfigUpdate, RunEnd, RunStart
+from accelbus.events import METRICS_TAG, ConfigUpdate, ConsoleLines, RunEnd, RunFacts, RunStart
 from accelbus.journal.memory_queue import MemoryQueue
 from accelbus.journal.spool import Spool
 
@@ -122,6 +122,22 @@ class Intake:
         parts, large = value_model.split(clean, self._tuning.event_bytes, self._encoder)
         for part in [*parts, *self._as_blobs(large)] or [{}]:
             self._queue.append_reserved(self.encode(ConfigUpdate(event.time_ns, part)))
+
+    def put_aside(self, event: RunFacts | ConsoleLines) -> bool:
+        """Keep what is good to have: in the room that is left, never waiting, counting or warning. Returns whether it is kept."""
+        queue = self._queue
+        if queue is None:
+            return False
+        if not isinstance(event, RunFacts):
+            return queue.append(self.encode(event))
+        parts, large = value_model.split(event.facts, self._tuning.event_bytes, self._encoder)
+        for key, value in large.items():
+            try:
+                parts.append({key: self._blobs.write(self.encode(value))})
+            except OSError:
+                parts.append({key: None})
+        kept = [queue.append(self.encode(RunFacts(event.time_ns, part))) for part in parts]
+        return all(kept)
 
     def refused(self, payload: bytes, values: Any, step: int | None) -> None:
         """The queue did not take *payload*: the run is over, the event too large, or the queue full.

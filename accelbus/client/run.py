@@ -19,6 +19,8 @@ import msgspec
 from accelbus import __version__, control, host, values as value_model
 from accelbus.blobs import BlobStore
 from accelbus.client.attach import Handle
+from accelbus.client.console import Console
+from accelbus.client.facts import Recorder
 from accelbus.client.finishing import how_long, may_restart, wait_for_sinks
 from accelbus.client.hooks import HOOKS, Ending, ending_by
 from accelbus.client.identity import Identity, launcher_process
@@ -29,7 +31,7 @@ from accelbus.client.pump import Pump, Spill, Wake
 from accelbus.client.statistics import Statistics
 from accelbus.config import Settings, Tuning
 from accelbus.errors import ConfigurationError, NotInitializedError, RequiredTrackerError
-from accelbus.events import METRICS_TAG, STATUSES, TRAINER, ConfigUpdate, RunEnd, RunStart
+from accelbus.events import METRICS_TAG, STATUSES, TRAINER, ConfigUpdate, ConsoleLines, RunEnd, RunFacts, RunStart
 from accelbus.journal.memory_queue import MemoryQueue
 from accelbus.journal.segments import JournalWriter
 from accelbus.journal.spool import Spool
@@ -67,6 +69,8 @@ class Run:
         self._queue: Spool | MemoryQueue | None = None
         self._pump: Pump | None = None
         self._wake = Wake()
+        self._recorder: Recorder | None = None
+        self._console: Console | None = None
         self._where = "none"
         self._producer = uuid.uuid4().bytes
         self._created_ns = time_ns()
@@ -175,6 +179,7 @@ class Run:
         queue, pump, identity = self._queue, self._pump, self._identity
         if self._state != "running" or queue is None or pump is None:
             return True
+        self._stop_recording(ending)
         self._intake.close()
         self._intake.put_reserved(RunEnd(time_ns(), ending.status, ending.reason))
         is_sealed = queue.seal()
@@ -192,6 +197,13 @@ class Run:
             self._leave_settings()
         self._close(queue, pump, safe=safe, is_sealed=is_sealed)
         return safe
+
+    def _stop_recording(self, ending: Ending) -> None:
+        """Hand over the last lines that were printed, and what is known of the run record; who was told to end does not wait for it."""
+        if self._console is not None:
+            self._console.close()
+        if self._recorder is not None:
+            self._recorder.finish(0.0 if ending.status == "preempted" else self._tuning.facts_patience)
 
     def _wait_until_safe(self, queue: Spool | MemoryQueue, pump: Pump) -> bool:
         deadline = time.monotonic() + self._tuning.exit_timeout
@@ -343,6 +355,8 @@ class Run:
         """Become inert: the spool, the socket and the thread are the parent's."""
         if self._queue is not None and self._queue.file is not None:
             self._queue.file.abandon_in_child()
+        if self._console is not None:
+            self._console.abandon_in_child()
         self.become_inert()
 
     def wait_for_required(self) -> None:
@@ -368,6 +382,8 @@ class Run:
         self._intake.become_inert()
         self._pump = None
         self._queue = None
+        self._recorder = None
+        self._console = None
         self._finishing = threading.Lock()
         self._finisher = None
 
@@ -427,6 +443,19 @@ class Run:
         )
         self._pump.start()
         HOOKS.watch(self, signals=signals)
+
+    def start_recording(self) -> None:
+        """Begin to collect the run record and what is printed, as far as the settings want it, in the main rank. Returns at once."""
+        identity, pump = self._identity, self._pump
+        if not self.is_main or identity is None or pump is None:
+            return
+        if self.settings.console:
+            self._console = Console(lambda stream, lines: self._intake.put_aside(ConsoleLines(time_ns(), lines, stream)), self._tuning)
+            self._console.open(pump.ident)
+        if self.settings.run_record:
+            put = self._intake.put_aside
+            self._recorder = Recorder(identity, self.settings, self._tuning, lambda facts: put(RunFacts(time_ns(), facts)))
+            self._recorder.start()
 
     def _bus_launcher(self) -> BusLauncher:
         return BusLauncher(self._run_dir, node_directory(self._run_dir, self._tuning), retry_interval=self._tuning.bus_retry_interval)
