@@ -147,7 +147,14 @@ class GeneralTracker(MediaHooks):
         """Record single *values* of the whole run, flat and complete; a later call replaces what an earlier one recorded."""
 
     def store_run_record(self, facts: Mapping[str, Any]) -> None:
-        """Record the circumstances of the run: command, git, packages, hosts, launcher; nested plain data, complete."""
+        """Record the circumstances of the run: nested plain data, complete; a later call replaces what an earlier one recorded.
+
+        Args:
+            facts: ``argv``, ``command``, ``executable``, ``cwd``, ``host``, ``pid``, ``python``, ``accelbus``, ``os``, ``memory_bytes``;
+                ``launcher`` {name, world_size, …}, ``environment`` {variable: value}, ``cpu`` {name, count}, ``gpus`` [{name,
+                memory_mib, driver}], ``torch`` {version, cuda, …}, ``packages`` {name: version}, ``git`` {commit, branch, remote,
+                dirty, …}, ``patch`` (text, may be long). Any may be missing, or None where it could not be found out.
+        """
 
     def log_console(self, lines: Sequence[str]) -> None:
         """Record *lines* that the trainer printed."""
