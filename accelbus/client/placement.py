@@ -15,9 +15,9 @@ from accelbus.config import MIB, Tuning
 from accelbus.control import Hello
 from accelbus.errors import SpoolError
 from accelbus.journal.memory_queue import MemoryQueue
-from accelbus.journal.salvage import read_description
+from accelbus.journal.salvage import open_spool, read_description
 from accelbus.journal.spool import Spool
-from accelbus.journal.spool_file import SpoolFile
+from accelbus.journal.spool_file import SpoolFile, is_open_here
 
 _log = logging.getLogger(__name__)
 _SHARE = 4
@@ -106,13 +106,20 @@ def _taken_by(launch: bytes, directory: Path) -> int:
 def _bytes_if_of(launch: bytes, path: Path) -> int:
     """Return what the spool at *path* takes if it is, or may become, one of this launch; those of other runs are no room for ours."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            taken = os.fstat(file.fileno()).st_blocks * 512
-            return taken if read_description(file.fileno()).launch == launch else 0
-    except SpoolError as error:
-        return taken if error.reason == "unfinished" else 0
+        about = path.lstat()
+        if is_open_here(about):
+            return about.st_blocks * 512
+        descriptor = open_spool(path)
     except OSError:
         return 0
+    try:
+        return about.st_blocks * 512 if read_description(descriptor).launch == launch else 0
+    except SpoolError as error:
+        return about.st_blocks * 512 if error.reason == "unfinished" else 0
+    except OSError:
+        return 0
+    finally:
+        os.close(descriptor)
 
 
 def _in_memory(hello: Hello, name: str, tuning: Tuning, wake: Wake) -> Placed:

@@ -164,7 +164,11 @@ class RowMerger:
             self._count("unreadable", f"cannot be listed ({error.strerror or error})", self.directory)
 
     def _meet(self, entry: os.DirEntry[str]) -> None:
-        if not entry.is_dir():
+        try:
+            is_writer = entry.is_dir()
+        except OSError:  # a link to itself; it must not hide what is listed after it
+            is_writer = False
+        if not is_writer:
             self._foreign.add(entry.name)
             self._count("foreign_file", "is no writer's directory", self.directory / entry.name)
             return

@@ -57,7 +57,7 @@ def open_spool(path: Path | str) -> int:
     Raises:
         OSError: it is not there, not ours, or not a regular file.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
         os.close(descriptor)

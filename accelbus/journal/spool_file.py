@@ -82,6 +82,9 @@ class SpoolFile:
             os.close(self.descriptor)
             path.unlink()
             raise
+        about = os.fstat(self.descriptor)
+        self._place = (about.st_dev, about.st_ino)
+        _OPEN.add(self._place)
         self.header = memoryview(self.map)[:HEADER_BYTES].cast("Q")
         self.header[CAPACITY_WORD] = capacity
         self.map[DESCRIPTION_AT : DESCRIPTION_AT + 4] = len(described).to_bytes(4, sys.byteorder)
@@ -124,11 +127,21 @@ class SpoolFile:
         self.header.release()
         self.map.close()
         os.close(self.descriptor)
+        _OPEN.discard(self._place)
 
     def abandon_in_child(self) -> None:
         """Forget the parent's file after a fork: only the descriptor is closed, the parent's lock stays."""
         with contextlib.suppress(OSError):
             os.close(self.descriptor)
+
+
+_OPEN: set[tuple[int, int]] = set()
+"""Device and inode of the spools that this process has open."""
+
+
+def is_open_here(about: os.stat_result) -> bool:
+    """Whether this process has the spool open that *about* is of: then it must not open it again, see `SpoolFile`."""
+    return (about.st_dev, about.st_ino) in _OPEN
 
 
 def read_counters(header: memoryview) -> dict[str, int]:

@@ -251,7 +251,7 @@ class Job:
     def status(self) -> dict[str, Any]:
         try:
             return dict(json.loads((self.run_dir / "status.json").read_bytes()))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
 
     def rows(self, sink: str = "jsonl") -> list[dict[str, Any]]:
