@@ -113,7 +113,7 @@ def test_a_segment_that_cannot_be_read_holds_up_nothing_behind_it(job: Job) -> N
 @pytest.mark.parametrize("kind", ["noise", "deep"])
 def test_a_bus_process_starts_whatever_its_predecessor_left(job: Job, kind: str) -> None:
     """run.json comes again from rank 0, the list of producers from the journal, and status.json is written anew."""
-    (rank,) = job.start(RANK)
+    job.start(RANK)
     wait_until(job.rows, what="rows")
     os.kill(job.kill_bus(signal.SIGSTOP), signal.SIGCONT)
     (producers,) = job.run_dir.glob("producers-*.json")

@@ -53,7 +53,7 @@ def test_looking_at_other_spools_leaves_the_locks_of_this_process_alone(tmp_path
     second.close(unlink=True)
 
 
-@pytest.mark.parametrize(("launch", "capacity"), [(b"L" * 16, 4 * MIB), (b"M" * 16, 2 * MIB)])
+@pytest.mark.parametrize("launch, capacity", [(b"L" * 16, 4 * MIB), (b"M" * 16, 2 * MIB)])
 def test_only_rings_of_this_launch_count_as_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: bytes, capacity: int) -> None:
     """All rings of a launch share a quarter of what was free before the first; those of others are what is not free."""
     free = [16 * MIB]
