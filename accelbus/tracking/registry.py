@@ -40,6 +40,9 @@ BUILT_IN: Final = {
     for spec in (
         TrackerSpec("jsonl", None, None, "JSONLTracker"),
         TrackerSpec("tensorboard", "tensorboard", "tensorboard", "TensorBoardTracker"),
+        TrackerSpec("wandb", "wandb", "wandb", "WandBTracker"),
+        TrackerSpec("comet_ml", "comet_ml", "comet", "CometMLTracker"),
+        TrackerSpec("mlflow", "mlflow", "mlflow", "MLflowTracker"),
     )
 }
 

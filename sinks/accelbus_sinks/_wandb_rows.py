@@ -1,0 +1,87 @@
+"""What waits to be handed to W&B, in order; each entry may be handed over again after W&B's service has died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from accelbus.tracking import Row
+from accelbus_sinks._wandb_session import Session
+
+
+class MediaValue:
+    """A value of one of W&B's data types.
+
+    Args:
+        make: makes it; called at once, so that what W&B refuses is refused where it was logged.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: Any = make()
+
+    def take(self) -> Any:
+        """Return it; logging uses it up."""
+        made, self._made = self._made, None
+        return self._make() if made is None else made
+
+
+class WaitingRow:
+    """A row; values and media for the same step join it until it is handed over."""
+
+    def __init__(self, place: tuple[int, int], time_ns: int, values: dict[str, Any]) -> None:
+        self.place = place
+        """(attempt, step)"""
+        self.time_ns = time_ns
+        self.values = values
+        self.media: dict[str, MediaValue] = {}
+        self.own_step = -1
+        """W&B's step, once it was handed over."""
+
+    def join(self, other: WaitingRow) -> None:
+        """Add the values of *other*, which are newer."""
+        self.values.update(other.values)
+        self.time_ns = max(self.time_ns, other.time_ns)
+
+    def send(self, session: Session) -> None:
+        if 0 <= self.own_step < session.first_step:
+            return  # an earlier session has uploaded it
+        media = {name: value.take() for name, value in self.media.items()}
+        self.own_step = session.log(self.place[1], self.time_ns, {**self.values, **media})
+
+
+class WaitingCall:
+    """Something else that is done with the run object."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def send(self, session: Session) -> None:
+        self._function(session.run)
+        session.touch()
+
+
+Waiting = WaitingRow | WaitingCall
+
+
+def checked(row: Row, name_of: Mapping[str, str], introduce: Callable[[str], str]) -> WaitingRow:
+    """Return *row* under W&B's names.
+
+    Args:
+        row: values must be numbers, text or lists of those; None is no value.
+        name_of: known names.
+        introduce: returns the name of a key that is not known.
+
+    Raises:
+        TypeError: another value.
+    """
+    values: dict[str, Any] = {}
+    for key, value in row.values.items():
+        if isinstance(value, int | float | str | list):
+            values[name_of.get(key) or introduce(key)] = value
+        elif value is not None:
+            raise TypeError(f"{key!r}: expected a number, text or a list, got {type(value).__name__}")
+    return WaitingRow((row.attempt, row.step), row.time_ns, values)
+
+
+__all__ = ["MediaValue", "Waiting", "WaitingCall", "WaitingRow", "checked"]
