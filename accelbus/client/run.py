@@ -38,7 +38,6 @@ from accelbus.journal.spool import Spool
 from accelbus.rundir import RunDir, RunRecord
 
 _log = logging.getLogger("accelbus")
-_LOWEST_STEP = -(2**63) - 1
 _STEP_END = 2**63
 
 
@@ -94,14 +93,15 @@ class Run:
         intake = self._intake
         if step is None:
             step = intake.step
-        if type(values) is dict and type(step) is int and _LOWEST_STEP < step < _STEP_END:
-            calls = intake.hook.calls
+        if type(values) is dict and type(step) is int and step < _STEP_END:
+            hook = intake.hook
+            calls = hook.calls
             try:
                 payload = intake.encode((METRICS_TAG, time_ns(), step, values))
             except Exception:  # noqa: BLE001  the slow path says which value and why
                 intake.put(values, step)
                 return
-            if calls != intake.hook.calls and not intake.is_intact(payload):
+            if calls != hook.calls and not intake.is_intact(payload):
                 intake.put(values, step)
                 return
             intake.step = step

@@ -19,6 +19,8 @@ from accelbus.journal.spool_file import HEADER_BYTES, LENGTH_MASK, MAX_CAPACITY,
 _RESERVED_WORDS: Final = 8 * 1024
 """64 KiB that only lifecycle and configuration events may use."""
 _WAKES_PER_LAP: Final = 8
+_SEQ_UNIT: Final = 1 << 24
+"""One more in the sequence number of a commit word."""
 
 
 class _Waiting:
@@ -38,7 +40,7 @@ class Spool:
     """Ring of events in a `SpoolFile`. Many threads append, one thread takes, releases and rewinds."""
 
     __slots__ = (
-        "_capacity", "_head", "_is_sealed", "_lap", "_largest", "_limit", "_map", "_next_seq", "_read", "_read_seq", "_tail", "_tail_seq", "_taken", "_token",
+        "_capacity", "_head", "_is_sealed", "_lap", "_largest", "_limit", "_map", "_next_word", "_read", "_read_seq", "_tail", "_tail_seq", "_taken", "_token",
         "_waiting", "_wake", "_words", "file",
     )  # fmt: skip
 
@@ -59,7 +61,7 @@ class Spool:
         self._is_sealed = False
         # Positions count words since the spool was created; `_head` alone is an index into the ring, for the hot path.
         self._lap = self._head = self._limit = 0
-        self._next_seq = 1
+        self._next_word = _SEQ_UNIT  # commit word of the next event, but for its length
         self._tail = self._read = 0
         self._tail_seq = self._read_seq = 1
         self._taken: deque[tuple[int, int]] = deque()  # (last seq, position after it) of batches not yet released
@@ -86,8 +88,8 @@ class Spool:
                 start = (at << 3) + PAYLOAD_AT
                 self._map[start : start + size] = payload
                 # The commit word comes after the copy. Nothing from here on is a call, so no signal handler gets in between.
-                self._words[at] = (seq := self._next_seq) << 24 | size
-                self._next_seq, self._head = seq + 1, end
+                self._words[at] = (word := self._next_word) | size
+                self._next_word, self._head = word + _SEQ_UNIT, end
         finally:
             token.append(None)
         if self._waiting:
@@ -121,7 +123,7 @@ class Spool:
 
     def take(self, max_events: int, max_bytes: int) -> Batch | None:
         """Return the next events that were not taken yet, None when there are none."""
-        count = min(self._next_seq - self._read_seq, max_events)
+        count = min(self.last_seq + 1 - self._read_seq, max_events)
         if count <= 0:
             return None
         payloads: list[bytes] = []
@@ -157,7 +159,7 @@ class Spool:
     @property
     def last_seq(self) -> int:
         """Sequence number of the last committed event, 0 for none."""
-        return self._next_seq - 1
+        return (self._next_word >> 24) - 1
 
     @property
     def released_seq(self) -> int:
@@ -213,12 +215,12 @@ class Spool:
             return False
         if skip:
             if self._head < self._capacity:
-                self._words[self._head] = self._next_seq << 24 | SKIP
+                self._words[self._head] = self._next_word | SKIP
             self._lap, self._head = lap, 0
         start = (head << 3) + PAYLOAD_AT
         self._map[start : start + size] = payload
-        self._words[head] = self._next_seq << 24 | size
-        self._next_seq, self._head = self._next_seq + 1, head + needed
+        self._words[head] = self._next_word | size
+        self._next_word, self._head = self._next_word + _SEQ_UNIT, head + needed
         # The hot path may go on until the end of the ring, the reserve, or the next eighth, where the pump is woken. It does not
         # look at sizes: whatever ends before the limit must be small enough.
         step = min(self._capacity // _WAKES_PER_LAP, self._largest >> 3)
