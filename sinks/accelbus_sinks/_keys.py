@@ -35,7 +35,8 @@ class KeyMap:
     """
 
     def __init__(self, path: Path | None, rule: Callable[[str], str], *, longest: int | None = None) -> None:
-        self._path = path
+        self.path = path
+        """Of the file."""
         self._rule = rule
         self._longest = longest
         self._names: dict[str, str] = dict(read_keys(path)) if path else {}
@@ -63,6 +64,11 @@ class KeyMap:
             self._keep(new)
         return [self._names[key] for key in keys]
 
+    @property
+    def has_renamed(self) -> bool:
+        """Whether any key has a name that is not the key."""
+        return any(key != name for key, name in self._names.items())
+
     def key(self, name: str) -> str:
         """Return what *name* stands for; itself if it is none of ours."""
         return self._keys.get(name, name)
@@ -85,9 +91,9 @@ class KeyMap:
         return f"{name}-{digits}"
 
     def _keep(self, new: dict[str, str]) -> None:
-        if self._path:
+        if self.path:
             # When this fails some of the lines may be there: the names stay reserved, and the next call writes the same ones.
-            _append(self._path, b"".join(json.dumps([key, name]).encode() + b"\n" for key, name in new.items()))
+            _append(self.path, b"".join(json.dumps([key, name]).encode() + b"\n" for key, name in new.items()))
         self._names |= new
 
 

@@ -1,0 +1,76 @@
+"""Where MLflow keeps runs and their artifacts.
+
+What MLflow understands from the working directory is understood from that of the job: a worker has another one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from accelbus_sinks._places import from_job_directory, job_directory
+
+_NAMES: Final = frozenset({"databricks", "databricks-uc", "uc"})
+"""Tracking URIs that are no paths, though they look like one."""
+_SQLITE: Final = "sqlite:///"
+
+
+def tracking_uri(environ: Mapping[str, str], state_dir: Path) -> str:
+    """Return the tracking URI that a worker uses: the user's, else MLflow's default ``mlflow.db`` in the job's directory.
+
+    When that directory is not known or cannot be written, the database is the run's own, below *state_dir*.
+    """
+    if given := environ.get("MLFLOW_TRACKING_URI", ""):
+        return _absolute(given, environ)
+    here = job_directory(environ)
+    directory = here if here is not None and os.access(here, os.W_OK) else state_dir
+    return f"{_SQLITE}{directory / 'mlflow.db'}"
+
+
+def artifact_location(uri: str, experiment: str, given: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> str | None:
+    """Return where a new experiment is to keep artifacts; None: where the server wants.
+
+    Args:
+        uri: tracking URI.
+        experiment: its name.
+        given: by the user: a path, or a URI such as ``s3://…``.
+        environ: for the directory of the job.
+    """
+    if given is not None:
+        given = os.fspath(given)
+        return given if "://" in given else str(from_job_directory(given, environ).absolute())
+    scheme = urllib.parse.urlsplit(uri).scheme.partition("+")[0]
+    if scheme not in {"sqlite", "postgresql", "mysql", "mssql"}:
+        return None
+    # MLflow's default is ./mlruns of whoever creates the experiment, which would be this worker's.
+    beside = Path(uri.removeprefix(_SQLITE).partition("?")[0]).parent if uri.startswith(_SQLITE) else Path()
+    root = beside if beside.is_absolute() else from_job_directory(beside, environ)
+    return str(root.absolute() / "mlruns" / (re.sub(r"[^\w.-]+", "_", experiment)[:100].strip(".") or "experiment"))
+
+
+def run_address(uri: str, experiment_id: str, run_id: str) -> str:
+    """Return where a person finds a run: a page of the server, or the database and the run's place in its user interface."""
+    parts = urllib.parse.urlsplit(uri)
+    if parts.scheme in {"http", "https"}:
+        # Without the password that may be in it.
+        uri = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/") + "/"
+    elif "@" in parts.netloc:
+        uri = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{uri}#/experiments/{experiment_id}/runs/{run_id}"
+
+
+def _absolute(uri: str, environ: Mapping[str, str]) -> str:
+    if uri in _NAMES:
+        return uri
+    if uri.startswith(_SQLITE):
+        path = uri.removeprefix(_SQLITE)
+        return uri if path.startswith("/") else f"{_SQLITE}{from_job_directory(path, environ)}"
+    if ":" not in uri:
+        return str(from_job_directory(uri, environ))
+    if uri.startswith("file:") and not uri.startswith("file:/"):
+        return from_job_directory(uri.removeprefix("file:"), environ).absolute().as_uri()
+    return uri
