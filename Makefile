@@ -4,15 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
+# Tests with real processes wait more than they compute.
+WORKERS ?= 3
 
 # Sink workers and bus processes are fresh interpreters: without bytecode each of them would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench docs coverage clean
+.PHONY: help venv demo test test-sinks test-gpu lint format bench docs coverage clean
 
 help:  ## list the recipes
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 venv: $(READY)  ## set up .venv: accelbus, torch, TensorBoard, tools
 
@@ -29,8 +31,14 @@ demo: $(READY)  ## train on real images with two ranks, then show that nothing w
 	@echo
 	@echo "The curves:  $(BIN)/tensorboard --logdir runs"
 
-test: $(READY)  ## run the tests; ARGS="tests/unit -x" narrows them down
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY)  ## run the tests, with one round trip per tracker; ARGS="tests/unit -x" narrows them down
+	$(BIN)/python -m pytest -m "not sinks and not gpu" -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-sinks: $(READY)  ## run the full contract suite against every tracker's real library
+	$(BIN)/python -m pytest -m sinks -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-gpu: $(READY)  ## run the tests that need an accelerator
+	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 lint: $(READY)  ## ruff, formatting, types, layers
 	$(BIN)/ruff check .
