@@ -12,7 +12,11 @@ from accelbus_sinks._tensorboard_late import LatePoints
 
 ROWS = st.lists(
     st.one_of(
-        st.builds(Row, st.integers(0, 9), st.dictionaries(st.sampled_from("abc"), st.integers(0, 99), min_size=1), st.just(0)),
+        st.builds(
+            lambda step, values: Row(step, values, 0),
+            st.integers(0, 9),
+            st.dictionaries(st.sampled_from("abc"), st.integers(0, 99), min_size=1),
+        ),
         st.just("flush"),
     ),
     max_size=40,
