@@ -10,7 +10,7 @@
     Heartbeat      ──▶
                    ◀──  WhoAreYou          a frame came from a peer that never said hello: the bus process is new
                    ◀──  Notice, SinkStates to the main rank
-                   ◀──  Verdict            when the run requires trackers
+                   ◀──  Verdict            when the run requires trackers, or has its configuration from one
     Bye            ──▶
                    ◀──  Ack with ``final``: everything is synced
 """
@@ -138,6 +138,8 @@ class Verdict(msgspec.Struct, tag="verdict", omit_defaults=True):
 
     ok: bool
     reason: str = ""
+    config: dict[str, Any] | None = None
+    """What the tracker in ``config_from`` made of the configuration."""
 
 
 Message: TypeAlias = Hello | Welcome | Refused | Ack | WhoAreYou | Heartbeat | Bye | Notice | SinkStates | Verdict

@@ -47,6 +47,10 @@ class RunRecord(msgspec.Struct, kw_only=True):
     reduce: dict[str, Any] | None = None
     require: tuple[str, ...] = ()
     """Trackers without which the run must not start."""
+    config_from: str | None = None
+    """Tracker that has the last word on the configuration."""
+    has_config: bool = False
+    """The rank that wrote this has given a configuration, which is in the journal or on its way there."""
     mode: str = "online"
     durability: str = "process"
     world_size: int = 1

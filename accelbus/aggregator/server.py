@@ -22,6 +22,7 @@ from accelbus.aggregator.remains import SpoolWatch, find_spools
 from accelbus.aggregator.rescue import rescue_strangers
 from accelbus.aggregator.roster import LIVE, Member, Roster
 from accelbus.aggregator.socket import RouterSocket
+from accelbus.aggregator.verdict import judge
 from accelbus.config import Tuning
 from accelbus.delivery.supervisor import Supervisor
 from accelbus.durable import write_atomically
@@ -33,8 +34,7 @@ from accelbus.rundir import RunDir, RunRecord
 
 _log = logging.getLogger(__name__)
 _NOTICES_KEPT = 100
-_STARTED = frozenset({"running", "up_to_date", "finished"})
-_OWN_TO_A_RANK = frozenset({"created_ns", "search_path", "settings_of_rank", "world_size"})
+_OWN_TO_A_RANK = frozenset({"created_ns", "has_config", "search_path", "settings_of_rank", "world_size"})
 _NOBODY_CAME = 60.0
 """Seconds after which a bus process that no producer ever reached leaves."""
 
@@ -440,19 +440,10 @@ class BusProcess:
             return
         self._supervisor = Supervisor(self._run_dir, self._record, tuning=self._tuning, on_notice=self._notify)
         tasks.start_soon(self._supervisor.run)
-        if self._record.require:
-            await self._judge(self._supervisor, self._record.require)
-
-    async def _judge(self, supervisor: Supervisor, required: tuple[str, ...]) -> None:
-        """Decide, once and for all ranks, whether the required trackers have started."""
-        with anyio.move_on_after(self._tuning.require_timeout):
-            while not all(supervisor.states()[sink].state in _STARTED for sink in required):
-                await anyio.sleep(0.05)
-        late = [state for sink, state in supervisor.states().items() if sink in required and state.state not in _STARTED]
-        reason = "; ".join(f"{state.sink} has not started: {state.last_error or state.state}" for state in late)
-        self._verdict = control.Verdict(not late, reason)
-        for peer in self._roster.peers:
-            self._send(peer, self._verdict)
+        if self._record.require or self._record.config_from:
+            self._verdict = await judge(self._supervisor, self._record, timeout=self._tuning.require_timeout)
+            for peer in self._roster.peers:
+                self._send(peer, self._verdict)
 
     def _compare(self, who: tuple[bool, int]) -> None:
         """Say once which settings of *rank* differ from those that rule."""

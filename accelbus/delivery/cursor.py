@@ -52,18 +52,36 @@ class MergedConfig(msgspec.Struct, array_like=True):
 
     values: dict[str, Any] = {}
     givers: dict[str, tuple[int, int]] = {}
-    """{key: (attempt, rank)}"""
+    """{key: (attempt, rank)}; nested keys are joined with NUL."""
 
-    def merge(self, attempt: int, rank: int, values: dict[str, Any]) -> bool:
-        """Take over an update; return whether anything changed."""
+    def merge(self, attempt: int, rank: int, values: dict[str, Any], *, nested: bool = False) -> bool:
+        """Take over an update; return whether anything changed.
+
+        Args:
+            attempt: who gives it.
+            rank: who gives it.
+            values: new values.
+            nested: a mapping is merged into the one that is there, instead of replacing it.
+        """
+        return self._merge(self.values, "", (attempt, rank), values, nested=nested)
+
+    def _merge(self, into: dict[str, Any], within: str, giver: tuple[int, int], values: dict[str, Any], *, nested: bool) -> bool:
         changed = False
         for key, value in values.items():
-            given_by = self.givers.get(key)
-            if given_by is not None and (attempt < given_by[0] or (attempt == given_by[0] and rank > given_by[1])):
+            place = f"{within}{key}"
+            given_by = self.givers.get(place)
+            if given_by is not None and (giver[0] < given_by[0] or (giver[0] == given_by[0] and giver[1] > given_by[1])):
                 continue
-            changed = changed or given_by is None or self.values[key] != value
-            self.values[key] = value
-            self.givers[key] = (attempt, rank)
+            is_mapping = isinstance(into.get(key), dict)
+            if nested and isinstance(value, dict) and (value or is_mapping):
+                if not is_mapping:
+                    self.givers.pop(place, None)
+                    into[key] = {}
+                changed = self._merge(into[key], f"{place}\0", giver, value, nested=True) or changed
+                continue
+            changed = changed or key not in into or into[key] != value
+            into[key] = value
+            self.givers[place] = giver
         return changed
 
 
@@ -103,6 +121,8 @@ class Cursor(msgspec.Struct, array_like=True):
     """The run record."""
     console: list[str] = []
     """Lines that were read and not taken yet."""
+    configured_ns: int = 0
+    """When the newest part of the configuration was given, by the clock of who gave it."""
 
 
 def cursor_path(directory: Path) -> Path:

@@ -15,6 +15,7 @@ from accelbus.delivery.feeder import Feeder, describe
 from accelbus.delivery.ledger import Ledger, media_rows
 from accelbus.delivery.mediaqueue import MediaQueue
 from accelbus.delivery.repeating import DONE, LeaveError, Repeater
+from accelbus.delivery.resolution import Resolution
 from accelbus.delivery.saving import Saver
 from accelbus.delivery.session import Session
 from accelbus.delivery.source import Batch, Source
@@ -72,6 +73,13 @@ class Loop:
             ledger=self._ledger,
             letters=letters,
             repeater=self._repeater,
+        )
+        self._resolution = Resolution(
+            self._session.resolve_config,
+            is_ready=self._is_configured,
+            channel=channel,
+            tuning=tuning,
+            is_wanted=spec.record.config_from == sink,
         )
         self._limit = _SMALLEST_READ if spec.one_by_one else _FIRST_READ
         self._shown_at = 0.0
@@ -131,6 +139,7 @@ class Loop:
         """Read, hand over, save, wait."""
         batch = self._read() if self._wants_rows else None
         self._saver.tell_at_once()
+        self._resolution.work()
         began = time.monotonic()
         wait = self._feeder.work(should_pause=self._should_pause)
         self._show()
@@ -152,6 +161,12 @@ class Loop:
     @property
     def _wants_rows(self) -> bool:
         return self._feeder.wants_rows and self._media.waiting_bytes < self._tuning.media_waiting_bytes
+
+    def _is_configured(self) -> bool:
+        """Whether the tracker knows the configuration with which the run was started."""
+        record = self._spec.record
+        is_read = not record.has_config or self._source.statements.configured_ns >= record.created_ns
+        return is_read and self._saver.has_told_config
 
     def _work_on_media(self, *, is_last: bool = False) -> float:
         """Hand over media for a moment, while no row waits; return the seconds until there may be more to do."""

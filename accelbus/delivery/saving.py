@@ -85,6 +85,11 @@ class Saver:
         """Whether the tracker was told all that ranks said about the run, or what was refused was left out."""
         return not self._teller.owes
 
+    @property
+    def has_told_config(self) -> bool:
+        """Whether the tracker was told the configuration, or refused it."""
+        return self._teller.has_told("config")
+
     def take_note(self, batch: Batch) -> None:
         """*batch* was read."""
         self.has_read = self.has_read or batch.items > 0

@@ -23,6 +23,7 @@ from accelbus.delivery.statements import Kind, loaded
 from accelbus.media import unpack
 from accelbus.rundir import RunDir, RunRecord
 from accelbus.tracking import GeneralTracker, RunInfo, finish_with_status, load_tracker_class, make_tracker, overrides
+from accelbus.values import config_values
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,20 @@ class Session:
         self._tracker = tracker
         self._channel.status.url = self._url(logging_dir)
         self._channel.enter("idle")
+
+    def resolve_config(self) -> dict[str, Any] | None:
+        """Return the configuration as the tracker has resolved it, None when it has no word on it.
+
+        Raises:
+            ConfigurationError: what it returned is no configuration.
+        """
+        self._channel.enter("start")
+        try:
+            resolve = getattr(self._current, "resolved_config", None)
+            resolved = resolve() if callable(resolve) else None
+            return None if resolved is None else config_values(resolved)
+        finally:
+            self._channel.enter("idle")
 
     def tell(self, kind: Kind, said: Any) -> None:
         """Hand over what ranks said about the run. Raises whatever the tracker raises."""

@@ -47,6 +47,7 @@ class Statements:
         self.summary: MergedConfig = cursor.summary
         self.facts: MergedConfig = cursor.facts
         self.console: list[str] = cursor.console
+        self._cursor = cursor
         self.lines_left_out = 0
 
     def take(self, item: Item) -> Kind | None:
@@ -56,7 +57,8 @@ class Statements:
             return None
         match event:
             case ConfigUpdate() if self._is_for_us(event.sinks):
-                return "config" if self.config.merge(item.attempt, item.rank, event.values) else None
+                self._cursor.configured_ns = max(self._cursor.configured_ns, event.time_ns)
+                return "config" if self.config.merge(item.attempt, item.rank, event.values, nested=True) else None
             case Summary() if self._is_for_us(event.sinks):
                 return "summary" if self._merge(self.summary, item, event.values) else None
             case MetricDefinition() if self._is_for_us(event.sinks):
@@ -67,6 +69,11 @@ class Statements:
             case ConsoleLines():
                 return "console" if self._add_lines(event.lines) else None
         return None
+
+    @property
+    def configured_ns(self) -> int:
+        """When the newest part of the configuration was given; 0: none was."""
+        return self._cursor.configured_ns
 
     def of(self, kind: Kind) -> dict[str, Any] | list[str]:
         """Return all that was said of one kind."""
@@ -135,6 +142,10 @@ class Teller:
     def owes(self) -> bool:
         """Whether there is something that the tracker was not told."""
         return bool(self._owed)
+
+    def has_told(self, kind: Kind) -> bool:
+        """Whether the tracker knows all that was said of one kind, or refused it."""
+        return kind not in self._owed
 
     def note(self, changed: Collection[Kind]) -> None:
         """More was said."""

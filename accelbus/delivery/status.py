@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -84,6 +84,8 @@ class SinkStatus(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Exit code, once the worker has decided to leave. A process that ends without it has died, whatever its exit code says."""
     cursor_resets: int = 0
     """Cursors that could not be read; everything was delivered again from the beginning."""
+    resolved: bytes | None = None
+    """`Resolved`, in the one report that brings it."""
 
     @property
     def values(self) -> RankCounts:
@@ -93,6 +95,14 @@ class SinkStatus(msgspec.Struct, omit_defaults=True, kw_only=True):
             for field in RankCounts.__struct_fields__:
                 setattr(total, field, getattr(total, field) + getattr(counts, field))
         return total
+
+
+class Resolved(msgspec.Struct, array_like=True):
+    """What the tracker in ``config_from`` made of the configuration. Travels as msgpack: JSON has no nan."""
+
+    config: dict[str, Any] | None
+    refusal: str = ""
+    """Why there is none."""
 
 
 encode_line = msgspec.json.Encoder().encode
@@ -114,4 +124,4 @@ def read_status(directory: Path) -> SinkStatus | None:
         return None
 
 
-__all__ = ["DONE", "Phase", "RankCounts", "SinkStatus", "State", "decode_line", "encode_line", "read_status", "write_status"]
+__all__ = ["DONE", "Phase", "RankCounts", "Resolved", "SinkStatus", "State", "decode_line", "encode_line", "read_status", "write_status"]

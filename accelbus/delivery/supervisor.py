@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 
 from accelbus.config import Tuning
-from accelbus.delivery.status import SinkStatus
+from accelbus.delivery.status import Resolved, SinkStatus
 from accelbus.delivery.tender import Notice, Tender
 from accelbus.rundir import RunDir, RunRecord
 
@@ -82,6 +82,10 @@ class Supervisor:
     def states(self) -> dict[str, SinkStatus]:
         """Return {sink: latest status}."""
         return {sink: tender.status for sink, tender in self._tenders.items()}
+
+    def resolved(self, sink: str) -> Resolved | None:
+        """Return what *sink* made of the configuration, None while that is not known."""
+        return self._tenders[sink].resolved
 
     async def drain(self, timeout: float) -> bool:
         """Wait until all that is in the journal now is delivered and durable; return whether it is, after at most *timeout* seconds.

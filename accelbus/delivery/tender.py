@@ -18,7 +18,7 @@ from accelbus.delivery.channel import Command, WorkerSpec
 from accelbus.delivery.feeder import back_off, describe
 from accelbus.delivery.ownership import Lease, claim
 from accelbus.delivery.process import WorkerProcess
-from accelbus.delivery.status import DONE, SinkStatus, write_status
+from accelbus.delivery.status import DONE, Resolved, SinkStatus, write_status
 from accelbus.errors import OwnershipError
 from accelbus.rundir import RunDir, RunRecord
 
@@ -84,6 +84,8 @@ class Tender:
         self._said: set[str] = set()
         self._written_at = -_STATUS_FILE_INTERVAL
         self.status = SinkStatus(sink=sink)
+        self.resolved: Resolved | None = None
+        """What the tracker made of the configuration, once it has said so."""
 
     @property
     def is_done(self) -> bool:
@@ -255,6 +257,8 @@ class Tender:
     def _take(self, status: SinkStatus) -> None:
         """A report of the worker."""
         previous = self.status
+        if status.resolved is not None:
+            self.resolved, status.resolved = msgspec.msgpack.decode(status.resolved, type=Resolved), None
         status.restarts = previous.restarts
         status.url = status.url or previous.url
         if not status.ranks:

@@ -42,6 +42,16 @@ def config_values(config: object) -> dict[str, Any]:
     return _mapping(items, (id(config),))
 
 
+def merge_config(into: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Change *into* as *values* say, nested mappings leaf by leaf."""
+    for key, value in values.items():
+        known = into.get(key)
+        if isinstance(value, Mapping) and isinstance(known, dict):
+            merge_config(known, value)
+        else:
+            into[key] = value
+
+
 def _items_of(value: object) -> Mapping[Any, Any] | None:
     if isinstance(value, Mapping):
         return value

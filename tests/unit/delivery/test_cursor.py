@@ -111,3 +111,28 @@ class TestMergedConfig:
         config.merge(1, 1, {"lr": 0.2})
         assert not config.merge(0, 0, {"lr": 0.3})
         assert config.values == {"lr": 0.2}
+
+    def test_nested_updates_merge_leaf_by_leaf(self):
+        """A later update of one leaf leaves its neighbours; each leaf has its own giver; an empty mapping changes nothing."""
+        config = MergedConfig()
+        assert config.merge(0, 1, {"model": {"depth": 2, "width": 8}, "note": "a", "empty": {}}, nested=True)
+        assert config.merge(0, 0, {"model": {"depth": 3}}, nested=True)
+        assert not config.merge(0, 1, {"model": {"depth": 2}}, nested=True)
+        assert not config.merge(0, 0, {"model": {}}, nested=True)
+        assert config.values == {"model": {"depth": 3, "width": 8}, "note": "a", "empty": {}}
+
+    def test_a_nested_value_takes_the_place_of_a_plain_one_and_back(self):
+        """Whoever may speak for a key may change what kind of thing it is."""
+        config = MergedConfig()
+        config.merge(0, 0, {"optimizer": "adam"}, nested=True)
+        assert config.merge(0, 0, {"optimizer": {"name": "adam"}}, nested=True)
+        assert config.values == {"optimizer": {"name": "adam"}}
+        assert config.merge(0, 0, {"optimizer": "sgd"}, nested=True)
+        assert config.values == {"optimizer": "sgd"}
+
+    def test_other_statements_replace_whole_mappings(self):
+        """The packages of a resumed run are those it has now, without those that have been removed."""
+        facts = MergedConfig()
+        facts.merge(0, 0, {"packages": {"torch": "2.4", "old": "1"}})
+        facts.merge(1, 0, {"packages": {"torch": "2.5"}})
+        assert facts.values == {"packages": {"torch": "2.5"}}
