@@ -199,6 +199,14 @@ class ExactTracker(ScriptedTracker):
             os.truncate(path, checkpoint.get("size", 0))
 
 
+class ClosingTracker(ExactTracker):
+    """Writes its last line when it is finished."""
+
+    def finish(self, status: str | None = None) -> None:
+        super().finish(status)
+        self._append("durable.jsonl", {"status": status})
+
+
 class PlainTracker(ScriptedTracker):
     """As written for Accelerate: no hooks, ``finish`` without a status."""
 

@@ -99,6 +99,21 @@ class TestOnce:
         assert synced(run).state == "finished"
         assert run.calls("finishes") == [None, "killed"]
 
+    def test_a_later_attempt_starts_from_what_finish_left(self, tmp_path):
+        """What a tracker writes at the end of an attempt is behind its cursor: it is not cut off when the run is resumed."""
+        run = Run(tmp_path, "ClosingTracker")
+        run.start()
+        run.log(1)
+        run.end()
+        run.close("failed")
+        synced(run)
+        run.start(attempt=1)
+        run.log(2, attempt=1)
+        run.end(attempt=1)
+        run.close()
+        assert synced(run).run_status == "finished"
+        assert [row.get("status") or row["step"] for row in run.durable()] == [1, "failed", 2, "finished"]
+
     def test_another_tracker_gets_everything_from_the_beginning(self, tmp_path):
         """Adding a tracker later is a reader that starts at the beginning."""
         run = Run(tmp_path, "BufferedTracker")
