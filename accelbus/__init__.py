@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from accelbus.client.current import attach, finish, init, log
+    from accelbus.client.current import alert, attach, define_metric, finish, get_tracker, init, log, log_artifact
     from accelbus.client.run import Run
-    from accelbus.config import Settings
+    from accelbus.config import Settings, SinkOptions
     from accelbus.errors import (
         AccelbusError,
         ConfigurationError,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         StrictError,
         UnknownTrackerError,
     )
+    from accelbus.media import Alert, Artifact, Audio, Figure, Histogram, Html, Image, Table, Video
     from accelbus.tracking import GeneralTracker, register_tracker_class
 
     run: Run | None
@@ -43,23 +44,37 @@ if TYPE_CHECKING:
 # {public name: module that defines it}. Strings, so that nothing below is imported early and the layers stay layers.
 _HOME = {
     "AccelbusError": "errors",
+    "Alert": "media",
+    "Artifact": "media",
+    "Audio": "media",
     "ConfigurationError": "errors",
     "CorruptDataError": "errors",
+    "Figure": "media",
     "GeneralTracker": "tracking",
+    "Histogram": "media",
+    "Html": "media",
+    "Image": "media",
     "MissingExtraError": "errors",
     "NotInitializedError": "errors",
     "OwnershipError": "errors",
     "QueueFullError": "errors",
-    "Run": "client.run",
     "RequiredTrackerError": "errors",
+    "Run": "client.run",
     "RunNotFoundError": "errors",
     "Settings": "config",
+    "SinkOptions": "config",
     "StrictError": "errors",
+    "Table": "media",
     "UnknownTrackerError": "errors",
+    "Video": "media",
+    "alert": "client.current",
     "attach": "client.current",
+    "define_metric": "client.current",
     "finish": "client.current",
+    "get_tracker": "client.current",
     "init": "client.current",
     "log": "client.current",
+    "log_artifact": "client.current",
     "register_tracker_class": "tracking",
 }
 
@@ -81,9 +96,16 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "AccelbusError",
+    "Alert",
+    "Artifact",
+    "Audio",
     "ConfigurationError",
     "CorruptDataError",
+    "Figure",
     "GeneralTracker",
+    "Histogram",
+    "Html",
+    "Image",
     "MissingExtraError",
     "NotInitializedError",
     "OwnershipError",
@@ -92,13 +114,20 @@ __all__ = [
     "Run",
     "RunNotFoundError",
     "Settings",
+    "SinkOptions",
     "StrictError",
+    "Table",
     "UnknownTrackerError",
+    "Video",
     "__version__",
+    "alert",
     "attach",
+    "define_metric",
     "finish",
+    "get_tracker",
     "init",
     "log",
+    "log_artifact",
     "register_tracker_class",
     "run",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +44,8 @@ def init(project: str | None = None, **settings: Any) -> Run:
         ConfigurationError: a setting is unknown or wrong, settings contradict each other, the run directory cannot be written.
         UnknownTrackerError: ``log_with`` or ``require`` names a tracker nobody registered.
         MissingExtraError: a tracker's package is not installed; the message has the command.
-        RequiredTrackerError: a tracker in ``require`` did not start. Only then does `init` wait.
+        RequiredTrackerError: a tracker in ``require`` did not start, or ``config_from`` did not say what the configuration is. `init`
+            waits for these two only.
     """
     global _current  # noqa: PLW0603  the process has one current run
     resolved = from_environment(Settings, project=project, **settings)
@@ -78,7 +80,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
     run.config.update(config or {})
     if config is not None and run.is_main:
         run.log_config(config)
-    if resolved.require and resolved.mode == "online":
+    if (resolved.require or resolved.config_from) and resolved.mode == "online":
         run.wait_for_required()
     run.start_recording()
     return run
@@ -109,13 +111,50 @@ def attach(run: Run | Handle | None = None, *, role: str = WORKER) -> Run:
     return attached
 
 
-def log(values: Mapping[str, Any], step: int | None = None) -> None:
+def log(values: Mapping[str, Any], step: int | None = None, log_kwargs: Mapping[str, Any] | None = None) -> None:
     """`Run.log` of the current run.
 
     Raises:
         NotInitializedError: before `init`.
     """
-    _need_current().log(values, step)
+    _need_current().log(values, step, log_kwargs)
+
+
+def log_artifact(path: str | os.PathLike[str], name: str | None = None, **arguments: Any) -> None:
+    """`Run.log_artifact` of the current run: a file or directory, for every tracker.
+
+    Raises:
+        NotInitializedError: before `init`.
+    """
+    _need_current().log_artifact(path, name, **arguments)
+
+
+def alert(title: str, text: str = "", level: str = "info") -> None:
+    """`Run.alert` of the current run: a message to whoever watches.
+
+    Raises:
+        NotInitializedError: before `init`.
+    """
+    _need_current().alert(title, text, level)
+
+
+def define_metric(pattern: str, axis: str | None = None, summary: str | None = None, goal: str | None = None) -> None:
+    """`Run.define_metric` of the current run: how keys like *pattern* are to be shown.
+
+    Raises:
+        NotInitializedError: before `init`.
+    """
+    _need_current().define_metric(pattern, axis, summary, goal)
+
+
+def get_tracker(name: str, unwrap: bool = False) -> Any:
+    """`Run.get_tracker` of the current run: one tracker, the same usable object in every rank.
+
+    Raises:
+        NotInitializedError: before `init`.
+        UnknownTrackerError, ConfigurationError: see `Run.get_tracker`.
+    """
+    return _need_current().get_tracker(name, unwrap)
 
 
 def finish(status: str | None = None, timeout: float | None = None) -> bool:

@@ -21,7 +21,7 @@ from accelbus.client.faults import Faults
 from accelbus.client.pump import Wake
 from accelbus.config import Settings, Tuning
 from accelbus.errors import QueueFullError
-from accelbus.events import METRICS_TAG, ConfigUpdate, ConsoleLines, RunEnd, RunFacts, RunStart
+from accelbus.events import METRICS_TAG, ConfigUpdate, ConsoleLines, MetricDefinition, RunEnd, RunFacts, RunStart, Summary
 from accelbus.journal.memory_queue import MemoryQueue
 from accelbus.journal.spool import Spool
 
@@ -33,6 +33,7 @@ class Intake:
     """The way into one producer's queue."""
 
     __slots__ = (
+        "_auto_step",
         "_auto_steps",
         "_blobs",
         "_encoder",
@@ -57,6 +58,8 @@ class Intake:
         self._encoder = value_model.encoder()
         self._queue: Spool | MemoryQueue | None = None
         self._auto_steps = count()
+        self._auto_step = 0
+        """Number of the last call without a step."""
         self.encode = self._encoder.encode
         hook = self._encoder.enc_hook
         assert isinstance(hook, value_model.Hook)
@@ -94,8 +97,24 @@ class Intake:
 
     # --- events
 
-    def put(self, values: Any, step: Any) -> None:
-        """Keep what can be kept of a call that the hot path could not take as it is."""
+    def put(
+        self,
+        values: Any,
+        step: Any,
+        *,
+        sinks: tuple[str, ...] = (),
+        log_kwargs: dict[str, Any] | None = None,
+        beside: bool = False,
+    ) -> None:
+        """Keep what can be kept of a call that the hot path could not take as it is.
+
+        Args:
+            values: what was passed.
+            step: as for `Run.log`.
+            sinks: whom it is for; nobody named: everybody.
+            log_kwargs: {sink: keyword arguments}, plain data.
+            beside: it is no step of its own where steps are counted per call: it belongs to the last one.
+        """
         if self._queue is None or self.append != self._queue.append:
             self.append(b"")
             return
@@ -108,20 +127,43 @@ class Intake:
         self.faults.blame_all(faults)
         if faults and not clean:
             return
-        self._put_clean(now, *self._resolve(step), clean)
+        step, auto_step = self._resolve(step, beside=beside)
+        event: tuple[Any, ...] = (METRICS_TAG, now, step, clean) if step is not None else (METRICS_TAG, now, None, clean, auto_step)
+        if sinks or log_kwargs:
+            event = (METRICS_TAG, now, step, clean, auto_step, sinks, log_kwargs)
+        self._put_event(event)
 
-    def put_reserved(self, event: ConfigUpdate | RunStart | RunEnd) -> None:
-        """Keep a lifecycle or configuration event, also when the queue is full."""
+    def put_reserved(self, event: RunStart | RunEnd) -> None:
+        """Keep a lifecycle event, also when the queue is full."""
+        if self._queue is not None:
+            self._queue.append_reserved(self.encode(event))
+
+    def put_config(self, event: ConfigUpdate) -> None:
+        """Keep plain, nested hyperparameters, also when the queue is full."""
         if self._queue is None:
             return
-        if not isinstance(event, ConfigUpdate):
+        parts, large = value_model.split(event.values, self._tuning.event_bytes, self._encoder)
+        for part in [*parts, *self._as_blobs(large)] or [{}]:
+            self._queue.append_reserved(self.encode(ConfigUpdate(event.time_ns, part, event.sinks)))
+
+    def put_statement(self, event: MetricDefinition | Summary) -> None:
+        """Keep what is said about the run; the values of a summary are cleaned like those of a log call."""
+        if self._queue is None or self.append != self._queue.append:
+            self.append(b"")
+            return
+        if isinstance(event, MetricDefinition):
             self._queue.append_reserved(self.encode(event))
             return
         clean, faults = value_model.sanitise(event.values, self._encoder)
+        for key in [key for key, value in clean.items() if isinstance(value, msgspec.msgpack.Ext)]:
+            del clean[key]
+            faults.append(value_model.Fault(key, "media", "unsupported_value", "a summary holds numbers and text; log it instead"))
         self.faults.blame_all(faults)
         parts, large = value_model.split(clean, self._tuning.event_bytes, self._encoder)
-        for part in [*parts, *self._as_blobs(large)] or [{}]:
-            self._queue.append_reserved(self.encode(ConfigUpdate(event.time_ns, part)))
+        for part in [*parts, *self._as_blobs(large)]:
+            payload = self.encode(Summary(event.time_ns, part, event.sinks))
+            if not self.append(payload):
+                self.refused(payload, None, None)
 
     def put_aside(self, event: RunFacts | ConsoleLines) -> bool:
         """Keep what is good to have: in the room that is left, never waiting, counting or warning. Returns whether it is kept."""
@@ -149,7 +191,8 @@ class Intake:
             self.append(payload)  # it was on its way to the queue while another thread finished the run: counted
             return
         if values is not None and len(payload) > self._tuning.event_bytes:
-            self.put(values, step)
+            # What the payload holds: images and files in it were copied already.
+            self.put(_check(payload)[3], step)
         else:
             self._apply_policy(payload)
 
@@ -161,31 +204,31 @@ class Intake:
             return False
         return True
 
-    def _resolve(self, step: Any) -> tuple[int | None, int]:
+    def _resolve(self, step: Any, *, beside: bool) -> tuple[int | None, int]:
         """Return the step, or None and the number of this call."""
         if step is not None:
             try:
                 self.step = value_model.step_of(step)
             except ValueError as error:
                 self.faults.blame("bad_step", "step", f"{error}; the values go to the last step")
-        if self.step is None:
-            return None, next(self._auto_steps)
-        return self.step, 0
+        if self.step is not None:
+            return self.step, 0
+        if not beside:
+            self._auto_step = next(self._auto_steps)
+        return None, self._auto_step
 
-    def _put_clean(self, now: int, step: int | None, auto_step: int, clean: dict[str, Any]) -> None:
-        payload = self._metrics(now, step, auto_step, clean)
+    def _put_event(self, event: tuple[Any, ...]) -> None:
+        """Append an event of clean values, in as many parts as it takes."""
+        payload = self.encode(event)
         if len(payload) <= self._tuning.event_bytes:
             if not self.append(payload):
-                self.refused(payload, None, step)
+                self.refused(payload, None, None)
             return
-        parts, large = value_model.split(clean, self._tuning.event_bytes, self._encoder)
+        parts, large = value_model.split(event[3], self._tuning.event_bytes, self._encoder)
         for part in [*parts, *self._as_blobs(large)]:
-            payload = self._metrics(now, step, auto_step, part)
+            payload = self.encode((*event[:3], part, *event[4:]))
             if not self.append(payload):
-                self.refused(payload, None, step)
-
-    def _metrics(self, now: int, step: int | None, auto_step: int, values: dict[str, Any]) -> bytes:
-        return self.encode((METRICS_TAG, now, step, values) if step is not None else (METRICS_TAG, now, None, values, auto_step))
+                self.refused(payload, None, None)
 
     def _as_blobs(self, large: dict[str, Any]) -> list[dict[str, Any]]:
         """Write values that are too large for an event to files, and return what stands for them."""

@@ -21,27 +21,43 @@ from accelbus.blobs import BlobStore
 from accelbus.client.attach import Handle
 from accelbus.client.console import Console
 from accelbus.client.facts import Recorder
+from accelbus.client.faults import Faults
 from accelbus.client.finishing import how_long, may_restart, wait_for_sinks
 from accelbus.client.hooks import HOOKS, Ending, ending_by
 from accelbus.client.identity import Identity, launcher_process
 from accelbus.client.intake import Intake
 from accelbus.client.launch import BusLauncher, node_directory
+from accelbus.client.media_methods import MediaMethods
 from accelbus.client.placement import place
 from accelbus.client.pump import Pump, Spill, Wake
+from accelbus.client.statement_methods import StatementMethods
 from accelbus.client.statistics import Statistics
+from accelbus.client.tracker_proxy import TrackerProxy, cannot_unwrap
 from accelbus.config import Settings, Tuning
-from accelbus.errors import ConfigurationError, NotInitializedError, RequiredTrackerError
-from accelbus.events import METRICS_TAG, STATUSES, TRAINER, ConfigUpdate, ConsoleLines, RunEnd, RunFacts, RunStart
+from accelbus.errors import ConfigurationError, NotInitializedError, RequiredTrackerError, UnknownTrackerError
+from accelbus.events import (
+    METRICS_TAG,
+    STATUSES,
+    TRAINER,
+    ConfigUpdate,
+    ConsoleLines,
+    MetricDefinition,
+    RunEnd,
+    RunFacts,
+    RunStart,
+    Summary,
+)
 from accelbus.journal.memory_queue import MemoryQueue
 from accelbus.journal.segments import JournalWriter
 from accelbus.journal.spool import Spool
 from accelbus.rundir import RunDir, RunRecord
+from accelbus.values.hyperparameters import merge_config
 
 _log = logging.getLogger("accelbus")
 _STEP_END = 2**63
 
 
-class Run:
+class Run(MediaMethods, StatementMethods):
     """One producer of one run. Made by `init` or `attach`.
 
     `log` never waits and never raises for transport trouble, a full disk or a value no tracker takes; see `statistics`.
@@ -79,7 +95,7 @@ class Run:
 
     # --- logging
 
-    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
+    def log(self, values: Mapping[str, Any], step: int | None = None, log_kwargs: Mapping[str, Any] | None = None) -> None:
         """Queue *values* for every tracker, as they are now. Never waits; never raises for transport trouble or bad values.
 
         What cannot be kept is counted by reason in `statistics().dropped` and warned about once per key;
@@ -89,11 +105,12 @@ class Run:
             values: {key: number, text, bool, None, array or tensor with one element, nested mapping, sequence}.
             step: anything with ``__index__``, or an integral float. None: this producer's last explicit step; a producer that
                 never gives one is counted per call.
+            log_kwargs: {tracker: keyword arguments for its ``log``}, plain data.
         """
         intake = self._intake
         if step is None:
             step = intake.step
-        if type(values) is dict and type(step) is int and step < _STEP_END:
+        if type(values) is dict and type(step) is int and step < _STEP_END and log_kwargs is None:
             hook = intake.hook
             calls = hook.calls
             try:
@@ -108,7 +125,28 @@ class Run:
             if not intake.append(payload):
                 intake.refused(payload, values, step)
         else:
-            intake.put(values, step)
+            self.put(values, step, log_kwargs=log_kwargs)
+
+    def put(
+        self,
+        values: Any,
+        step: Any,
+        *,
+        sinks: tuple[str, ...] = (),
+        log_kwargs: Mapping[str, Any] | None = None,
+        beside: bool = False,
+    ) -> None:
+        """`log` for what is no plain call; see `accelbus.client.intake.Intake.put`."""
+        plain = None
+        if log_kwargs:
+            try:
+                plain = value_model.config_values(log_kwargs)
+            except ConfigurationError as error:
+                self.faults.blame("bad_values", "log_kwargs", f"expected {{tracker: keyword arguments}} ({error})")
+        if plain and not all(isinstance(given, dict) for given in plain.values()):
+            self.faults.blame("bad_values", "log_kwargs", f"expected {{tracker: keyword arguments}}, got {log_kwargs!r}")
+            plain = None
+        self._intake.put(values, step, sinks=sinks, log_kwargs=plain, beside=beside)
 
     def log_config(self, config: Any) -> None:
         """Record hyperparameters; later values of a key replace earlier ones.
@@ -117,9 +155,50 @@ class Run:
             config: mapping, dataclass, Namespace or anything else with items; nested values are kept.
         """
         plain = value_model.config_values(config)
-        self.config.update(plain)
+        merge_config(self.config, plain)
         if self._queue is not None and self._state == "running":
-            self._intake.put_reserved(ConfigUpdate(time_ns(), plain))
+            self._intake.put_config(ConfigUpdate(time_ns(), plain))
+
+    def put_config(self, config: Any, *, sinks: tuple[str, ...]) -> None:
+        """`log_config` for some trackers only; it is no part of `config`."""
+        try:
+            plain = value_model.config_values(config)
+        except ConfigurationError as error:
+            self.faults.blame("bad_values", "config", str(error))
+            return
+        if self._state == "running":
+            self._intake.put_config(ConfigUpdate(time_ns(), plain, sinks))
+
+    def put_statement(self, event: MetricDefinition | Summary) -> None:
+        """Record what is said about the run."""
+        self._intake.put_statement(event)
+
+    def get_tracker(self, name: str, unwrap: bool = False) -> TrackerProxy:
+        """Return one tracker of the run, the same usable object in every rank: what is logged there goes to it only.
+
+        Args:
+            name: as in ``log_with``.
+            unwrap: return the live object of the tracker's library, such as W&B's run; only in the main rank, and only of a tracker
+                that runs there (``inline``).
+
+        Raises:
+            UnknownTrackerError: the run has no such tracker.
+            ConfigurationError: *unwrap*, and the live object lives elsewhere; names the ways that work.
+        """
+        name = str(name)
+        if name not in self.sinks and self._state != "disabled":
+            raise UnknownTrackerError(f"this run has no tracker {name!r} (it has: {', '.join(self.sinks) or 'none'})")
+        if unwrap:
+            raise cannot_unwrap(name)
+        return TrackerProxy(self, name)
+
+    @property
+    def faults(self) -> Faults:
+        """Counters of what was not kept."""
+        return self._intake.faults
+
+    def _log_beside(self, values: Mapping[str, Any], step: Any) -> None:
+        self._intake.put(values, step, beside=True)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything logged so far is safe outside this process; False when *timeout* seconds were not enough.
@@ -325,8 +404,13 @@ class Run:
             notes=settings.notes,
             sinks=self.sinks,
             init_kwargs=settings.init_kwargs,
+            log_kwargs=settings.log_kwargs,
+            sink_options=settings.sink_options,
+            inline=settings.inline,
             reduce=settings.reduce,
             require=settings.require,
+            config_from=settings.config_from,
+            has_config=settings.config is not None,
             mode=settings.mode,
             durability=settings.durability,
             world_size=1 if self._identity is None else self._identity.world_size,
@@ -360,7 +444,8 @@ class Run:
         self.become_inert()
 
     def wait_for_required(self) -> None:
-        """Wait until the bus process says whether the required trackers have started; it says the same to every rank.
+        """Wait until the bus process says whether the required trackers have started, and what ``config_from`` made of the configuration;
+        it says the same to every rank.
 
         Raises:
             RequiredTrackerError: they have not, or there is no bus process to say so; the run is closed.
@@ -371,10 +456,21 @@ class Run:
             self._wake.set()
             time.sleep(0.02)
         if verdict is not None and verdict.ok:
+            self._take_resolved(verdict.config)
             return
         self.finish("failed", timeout=0)
         reason = verdict.reason if verdict is not None else "the bus process did not answer"
-        raise RequiredTrackerError(f"require={list(self.settings.require)}: {reason}")
+        wanted = [f"require={list(self.settings.require)}"] if self.settings.require else []
+        wanted += [f"config_from={self.settings.config_from!r}"] if self.settings.config_from else []
+        raise RequiredTrackerError(f"{', '.join(wanted)}: {reason}")
+
+    def _take_resolved(self, config: dict[str, Any] | None) -> None:
+        if config is None:
+            return
+        merge_config(self.config, config)
+        if self.is_main:
+            # For the other trackers, and whoever reads the journal; each of the ranks would say the same.
+            self._intake.put_config(ConfigUpdate(time_ns(), config))
 
     def become_inert(self) -> None:
         """Take nothing any more: the producer is another process."""

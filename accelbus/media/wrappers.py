@@ -13,7 +13,7 @@ from accelbus.media.value import Media, encode
 
 
 class Wrapper:
-    """Base of the wrappers. Making one copies nothing; ``log`` does."""
+    """Base of the wrappers. Making one copies nothing, and checks nothing; ``log`` does both, and never raises in training."""
 
     def to_media(self, blobs: BlobStore) -> Media:
         """Return a copy of what is wrapped as it is now.
@@ -38,7 +38,7 @@ class Image(Wrapper):
         self._caption = caption
 
     def to_media(self, blobs: BlobStore) -> Media:
-        meta = {"caption": self._caption}
+        meta = {"caption": _caption(self._caption)}
         data = self._data
         if hasattr(data, "savefig"):
             return Media("image", "png", meta, figure_png(data))
@@ -63,13 +63,13 @@ class Histogram(Wrapper):
     """
 
     def __init__(self, values: Any = None, *, bins: int = 64, np_histogram: tuple[Any, Any] | None = None) -> None:
-        if (values is None) == (np_histogram is None):
-            raise TypeError("expected either values or np_histogram=(counts, edges)")
         self._values = values
         self._bins = bins
         self._given = np_histogram
 
     def to_media(self, blobs: BlobStore) -> Media:
+        if (self._values is None) == (self._given is None):
+            raise TypeError("expected either values or np_histogram=(counts, edges)")
         if self._given is not None:
             counts, edges = ([float(number) for number in part] for part in self._given)
             if len(edges) != len(counts) + 1:
@@ -88,13 +88,13 @@ class Table(Wrapper):
     """
 
     def __init__(self, columns: Sequence[Any] | None = None, data: Iterable[Any] | None = None, dataframe: Any = None) -> None:
-        if (data is None) == (dataframe is None):
-            raise TypeError("expected either data or dataframe")
         self._columns = columns
         self._data = data
         self._frame = dataframe
 
     def to_media(self, blobs: BlobStore) -> Media:
+        if (self._data is None) == (self._frame is None):
+            raise TypeError("expected either data or dataframe")
         columns = None if self._columns is None else [str(name) for name in self._columns]
         if self._frame is not None:
             columns = columns or [str(name) for name in self._frame.columns]
@@ -124,7 +124,7 @@ class Figure(Wrapper):
         self._caption = caption
 
     def to_media(self, blobs: BlobStore) -> Media:
-        meta = {"caption": self._caption}
+        meta = {"caption": _caption(self._caption)}
         figure = getattr(self._figure, "figure", self._figure)  # seaborn's and pandas' axes know their figure
         if hasattr(figure, "savefig"):
             return Media("figure", "png", meta, figure_png(figure))
@@ -149,7 +149,7 @@ class Audio(Wrapper):
         self._caption = caption
 
     def to_media(self, blobs: BlobStore) -> Media:
-        meta: dict[str, Any] = {"caption": self._caption, "sample_rate": int(self._rate)}
+        meta: dict[str, Any] = {"caption": _caption(self._caption), "sample_rate": int(self._rate)}
         if isinstance(self._data, str | os.PathLike):
             path = Path(self._data)
             return Media("audio", path.suffix.lstrip(".").lower() or "wav", meta, path.read_bytes())
@@ -181,7 +181,7 @@ class Video(Wrapper):
         self._caption = caption
 
     def to_media(self, blobs: BlobStore) -> Media:
-        meta: dict[str, Any] = {"caption": self._caption, "fps": float(self._fps)}
+        meta: dict[str, Any] = {"caption": _caption(self._caption), "fps": float(self._fps)}
         if isinstance(self._data, str | os.PathLike):
             path = Path(self._data)
             return Media("video", path.suffix.lstrip(".").lower() or "mp4", meta, path.read_bytes())
@@ -197,7 +197,7 @@ class Html(Wrapper):
         self._caption = caption
 
     def to_media(self, blobs: BlobStore) -> Media:
-        return Media("html", "html", {"caption": self._caption}, self._html.encode("utf-8", "backslashreplace"))
+        return Media("html", "html", {"caption": _caption(self._caption)}, _text(self._html).encode())
 
 
 class Artifact(Wrapper):
@@ -208,7 +208,7 @@ class Artifact(Wrapper):
             deleted or replaced, but not when it is written to in place.
         name: what trackers call it; the file's name when not given.
         type: file, model, dataset, …
-        aliases: latest, best, …
+        aliases: latest, best, …; one or several.
         metadata: plain values.
     """
 
@@ -217,23 +217,24 @@ class Artifact(Wrapper):
         path: str | os.PathLike[str],
         name: str | None = None,
         type: str = "file",  # noqa: A002  the trackers' word
-        aliases: Sequence[str] = (),
+        aliases: str | Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        self._path = Path(path)
+        self._path = path
         self._name = name
         self._type = type
-        self._aliases = list(aliases)
-        self._metadata = dict(metadata or {})
+        self._aliases = aliases
+        self._metadata = metadata
 
     def to_media(self, blobs: BlobStore) -> Media:
-        path = self._path.absolute()
+        path = Path(self._path).absolute()
+        aliases = [self._aliases] if isinstance(self._aliases, str) else self._aliases
         meta = {
-            "name": self._name or path.name,
-            "filename": path.name,
-            "type": self._type,
-            "aliases": self._aliases,
-            "metadata": self._metadata,
+            "name": _text(self._name or path.name),
+            "filename": _text(path.name),
+            "type": _text(self._type),
+            "aliases": [_text(alias) for alias in aliases],
+            "metadata": dict(self._metadata or {}),
         }
         return Media("artifact", "file", meta, blob=blobs.adopt(path))
 
@@ -250,14 +251,23 @@ class Alert(Wrapper):
     LEVELS = ("info", "warning", "error")
 
     def __init__(self, title: str, text: str = "", level: str = "info") -> None:
-        level = {"warn": "warning"}.get(level.lower(), level.lower())
-        if level not in self.LEVELS:
-            raise ValueError(f"level={level!r}: expected one of {', '.join(self.LEVELS)}")
         self._title, self._text, self._level = title, text, level
 
     def to_media(self, blobs: BlobStore) -> Media:
-        text = self._text.encode("utf-8", "backslashreplace")
-        return Media("alert", "text", {"title": self._title, "level": self._level}, text)
+        level = str(self._level).lower()
+        level = {"warn": "warning"}.get(level, level)
+        if level not in self.LEVELS:
+            raise ValueError(f"level={self._level!r}: expected one of {', '.join(self.LEVELS)}")
+        return Media("alert", "text", {"title": _text(self._title), "level": level}, _text(self._text).encode())
+
+
+def _caption(value: object) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _text(value: object) -> str:
+    """Return *value* as text that can be encoded."""
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def _plain(cell: Any) -> Any:

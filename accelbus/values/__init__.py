@@ -18,6 +18,7 @@ numpy datetime64, timedelta64                       text, as numpy writes it
 DTensor                                             its local value when replicated, else refused: it is never gathered
 mapping, dataclass, attrs, msgspec struct           its leaves, each a value of its own; an empty one holds no value
 list, tuple, set, deque, range                      list (a set: in no order)
+media wrapper (`accelbus.media`)                    packed media; a list of them is one value each, ``key/0``, ``key/1``, …
 anything else                                       refused: a `Fault`
 ==================================================  ==============================================================
 

@@ -27,7 +27,14 @@ def flatten(values: Mapping[Any, Any]) -> dict[str, Value]:
 
 
 def _visit(_: str, value: Any) -> Any:
-    return value if type(value) is dict or type(value) is float else readable(value)
+    return value if type(value) is dict or type(value) is float else apart(readable(value))
+
+
+def apart(value: Any) -> Any:
+    """Return *value*; a list of media, which are several values, as a dict of them by number."""
+    if type(value) is list and any(type(item) is msgspec.msgpack.Ext for item in value):
+        return {str(index): item for index, item in enumerate(value)}
+    return value
 
 
 def walk(

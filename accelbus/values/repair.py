@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from accelbus.values.names import NOTHING, free_name, readable_key, walk
+from accelbus.values.names import NOTHING, apart, free_name, readable_key, walk
 from accelbus.values.rules import Encoder, UnsupportedValueError, encoder, shown, type_name
 
 _MAX_DEPTH: Final = 64
@@ -67,7 +67,7 @@ class Repair:
             return value
         # Broad, because values are foreign code: whatever it raises becomes a counted fault of this one value.
         try:
-            return dict(value) if isinstance(value, Mapping) else self.clean(value)
+            return dict(value) if isinstance(value, Mapping) else apart(self.clean(value))
         except Exception as error:  # noqa: BLE001
             known = isinstance(error, UnsupportedValueError)
             reason = error.reason if isinstance(error, UnsupportedValueError) else "unsupported_value"

@@ -89,6 +89,8 @@ class Hook:
             raise UnsupportedValueError(f"a {type(wrapper).__name__} has no place here")
         try:
             return pack(wrapper.to_media(self.blobs), self.blobs)
+        except (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
+            raise UnsupportedValueError(f"the file of a {type(wrapper).__name__} cannot be read: {error}") from error
         except OSError as error:
             raise UnsupportedValueError(f"a {type(wrapper).__name__} needs a file in the run directory: {error}", "blob_full") from error
 

@@ -62,7 +62,7 @@ class GalleryTracker(ExactTracker):
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.seconds_per_media)
         self._append("calls.jsonl", {"step": step, "media": key})
-        self._append("media.jsonl", {"step": step, "key": key, "kind": media.kind, "bytes": len(media.payload())})
+        self._append("media.jsonl", {"step": step, "key": key, "kind": media.kind, "bytes": _size(media)})
 
     def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
         super().log(values, step, **kwargs)
@@ -80,3 +80,17 @@ class GalleryTracker(ExactTracker):
 
     def log_console(self, lines: Any) -> None:
         self._append("told.jsonl", ["console", list(lines)])
+
+
+def _size(media: Any) -> int:
+    if media.kind != "artifact":
+        return len(media.payload())
+    source = media.source()
+    files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files)
+
+
+class SecondGalleryTracker(GalleryTracker):
+    """Another one, for runs with two."""
+
+    name = "second"
