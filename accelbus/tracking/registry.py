@@ -43,6 +43,7 @@ BUILT_IN: Final = {
         TrackerSpec("wandb", "wandb", "wandb", "WandBTracker"),
         TrackerSpec("comet_ml", "comet_ml", "comet", "CometMLTracker"),
         TrackerSpec("mlflow", "mlflow", "mlflow", "MLflowTracker"),
+        TrackerSpec("clearml", "clearml", "clearml", "ClearMLTracker"),
     )
 }
 
