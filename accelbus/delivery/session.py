@@ -20,7 +20,7 @@ from accelbus.delivery.deadletters import DeadLetters
 from accelbus.delivery.ledger import Ledger, OwedRow
 from accelbus.delivery.selection import redacted
 from accelbus.delivery.statements import Kind, loaded
-from accelbus.media import unpack
+from accelbus.media import TIME, unpack
 from accelbus.rundir import RunDir, RunRecord
 from accelbus.tracking import GeneralTracker, RunInfo, finish_with_status, load_tracker_class, make_tracker, overrides
 from accelbus.values import config_values
@@ -131,7 +131,9 @@ class Session:
             channel.enter("media")
             self._name(owed.label, when=self.names_media)
             try:
-                self._current.log_media(owed.media_key or "", unpack(owed.media, self._run_dir.blobs), owed.row.step)
+                media = unpack(owed.media, self._run_dir.blobs)
+                media.meta[TIME] = owed.row.time_ns
+                self._current.log_media(owed.media_key or "", media, owed.row.step)
             finally:
                 channel.enter("idle")
                 channel.status.row = ""

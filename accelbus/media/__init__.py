@@ -10,13 +10,14 @@ with a fallback in `accelbus.tracking.media`.
 
 from __future__ import annotations
 
-from accelbus.media.value import EXTENSION, INLINE_BYTES, KINDS, Kind, Media, pack, unpack
+from accelbus.media.value import EXTENSION, INLINE_BYTES, KINDS, TIME, Kind, Media, pack, unpack
 from accelbus.media.wrappers import Alert, Artifact, Audio, Figure, Histogram, Html, Image, Table, Video, Wrapper
 
 __all__ = [
     "EXTENSION",
     "INLINE_BYTES",
     "KINDS",
+    "TIME",
     "Alert",
     "Artifact",
     "Audio",

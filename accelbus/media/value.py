@@ -6,6 +6,7 @@ import io
 import math
 import os
 import shutil
+import time
 import wave
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -21,6 +22,9 @@ INLINE_BYTES: Final = 16 * 1024
 """Larger payloads are files in the run directory, so that they never delay scalars."""
 KINDS: Final = ("image", "histogram", "table", "figure", "audio", "video", "html", "artifact", "alert")
 Kind: TypeAlias = Literal["image", "histogram", "table", "figure", "audio", "video", "html", "artifact", "alert"]
+
+TIME: Final = "time_ns"
+"""In `Media.meta`, of the row it was logged in; delivery puts it there."""
 
 encode = msgspec.msgpack.Encoder(enc_hook=str, decimal_format="number").encode
 
@@ -42,6 +46,11 @@ class Media(msgspec.Struct, array_like=True):
     def caption(self) -> str:
         """What the user wrote below it; empty for nothing."""
         return str(self.meta.get("caption") or "")
+
+    @property
+    def time_ns(self) -> int:
+        """Wall clock of the rank that logged it; now, when a tracker is called by hand."""
+        return int(self.meta.get(TIME) or time.time_ns())
 
     def payload(self) -> bytes:
         """Return the bytes.

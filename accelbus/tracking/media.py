@@ -10,7 +10,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from accelbus.media import Media
+from accelbus.media import TIME, Media
 
 if TYPE_CHECKING:
     from accelbus.tracking.base import RunInfo
@@ -86,7 +86,9 @@ class MediaHooks:
 def _as_artifact(key: str, media: Media, path: Any) -> Media:
     from accelbus.blobs import Reference  # noqa: PLC0415  rarely needed
 
-    meta = {"name": key, "filename": path.name, "type": media.kind, "aliases": [], "metadata": {"caption": media.caption}}
+    meta = {
+        "name": key, "filename": path.name, "type": media.kind, "aliases": [], "metadata": {"caption": media.caption}, TIME: media.time_ns,
+    }  # fmt: skip
     return Media("artifact", "file", meta, blob=Reference(path.name, path.stat().st_size), directory=str(path.parent))
 
 

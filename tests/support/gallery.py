@@ -62,7 +62,7 @@ class GalleryTracker(ExactTracker):
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.seconds_per_media)
         self._append("calls.jsonl", {"step": step, "media": key})
-        self._append("media.jsonl", {"step": step, "key": key, "kind": media.kind, "bytes": _size(media)})
+        self._append("media.jsonl", {"step": step, "key": key, "kind": media.kind, "bytes": _size(media), "time_ns": media.time_ns})
 
     def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
         super().log(values, step, **kwargs)

@@ -37,9 +37,10 @@ def letters(run: Run) -> list[dict[str, Any]]:
 
 
 async def test_media_small_and_large_reach_their_hook(tmp_path):
-    """In an event or in a file of its own, bytes as they were."""
+    """In an event or in a file of its own, bytes as they were, with the time at which they were logged."""
     run = gallery(tmp_path)
     run.log(1)
+    logged = time.time_ns()
     run.media(1, page=PAGE, picture=Image([[[index % 256, 0, 0] for index in range(100)] for _ in range(100)]))
     async with serving(run) as served:
         status = await served.finished()
@@ -47,6 +48,7 @@ async def test_media_small_and_large_reach_their_hook(tmp_path):
         ("page", "html", 12),
         ("picture", "image", 30000),
     ]
+    assert all(abs(line["time_ns"] - logged) < 10**8 for line in run.calls("media.jsonl"))
     assert run.merged() == run.expected(1)
     assert (status.media, status.media_waiting) == (2, 0)
 
