@@ -39,7 +39,7 @@ class MissingExtraError(ConfigurationError, ImportError):
 
 
 class RequiredTrackerError(ConfigurationError):
-    """A tracker in ``require`` did not start; every rank raises it."""
+    """A tracker in ``require`` did not start, or the one in ``config_from`` resolved no configuration; every rank raises it."""
 
 
 class NotInitializedError(AccelbusError, RuntimeError):

@@ -37,10 +37,21 @@ def check_settings(settings: Settings) -> tuple[str, ...]:
     missing = [name for name in settings.require if name not in sinks]
     if missing:
         raise ConfigurationError(f"require names {missing[0]!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
+    if settings.config_from is not None:
+        _check_config_from(settings.config_from, settings, sinks)
     unknown = [name for name in settings.init_kwargs if name not in sinks]
     if unknown:
         raise ConfigurationError(f"init_kwargs has arguments for {unknown[0]!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
     return sinks
+
+
+def _check_config_from(tracker: str, settings: Settings, sinks: tuple[str, ...]) -> None:
+    if tracker not in sinks:
+        raise ConfigurationError(f"config_from={tracker!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
+    if settings.mode != "online":
+        raise ConfigurationError(f"config_from={tracker!r} with mode={settings.mode!r}: expected mode='online', it has to be asked")
+    if tracker in settings.inline:
+        raise ConfigurationError(f"config_from={tracker!r}, which is in inline: expected a tracker with a process of its own")
 
 
 def check_resume(settings: Settings, identity: Identity, run_dir: RunDir) -> None:
