@@ -128,16 +128,13 @@ class Start:
 
 
 def _mapping_of_tags(tags: Mapping[str, Any] | str | None) -> dict[str, str]:
-    if isinstance(tags, str):
-        try:
-            tags = json.loads(tags)
-        except ValueError as error:
-            raise ValueError(f"tags={tags!r} of MLflow: expected a mapping or its JSON ({error})") from error
     if tags is None:
         return {}
-    if not isinstance(tags, Mapping):
-        raise ValueError(f"tags={tags!r} of MLflow: expected a mapping or its JSON")  # noqa: TRY004  as for text that is none
-    return {str(name): text_of(value) for name, value in tags.items()}
+    try:
+        found = json.loads(tags) if isinstance(tags, str) else tags
+        return {str(name): text_of(value) for name, value in found.items()}
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"tags={tags!r} of MLflow: expected a mapping or its JSON ({error})") from error
 
 
 def _user() -> str:
