@@ -42,6 +42,7 @@ BUILT_IN: Final = {
         TrackerSpec("tensorboard", "tensorboard", "tensorboard", "TensorBoardTracker"),
         TrackerSpec("wandb", "wandb", "wandb", "WandBTracker"),
         TrackerSpec("comet_ml", "comet_ml", "comet", "CometMLTracker"),
+        TrackerSpec("dvclive", "dvclive", "dvclive", "DVCLiveTracker"),
         TrackerSpec("mlflow", "mlflow", "mlflow", "MLflowTracker"),
         TrackerSpec("clearml", "clearml", "clearml", "ClearMLTracker"),
     )
