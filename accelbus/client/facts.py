@@ -109,7 +109,7 @@ class Recorder:
         timer = threading.Timer(max(0.0, self._deadline - time.monotonic()), self._end_probe)
         timer.daemon = True
         timer.start()
-        with contextlib.suppress(OSError, ValueError), process:
+        with contextlib.suppress(OSError, TypeError, ValueError), process:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(json.dumps(self._request).encode() + b"\n")

@@ -32,7 +32,9 @@ _MOST_PACKAGES = 5000
 _MOST_UNTRACKED = 100
 _SHORT_ANSWER = 64 * 1024
 # Reading must change nothing, ask nothing and start nothing that a repository names.
-_GIT = ["git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
+_GIT = ["git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-c", "diff.autoRefreshIndex=false"]
+_TOUCHED = re.compile(rb"^diff --git .*\n(?=diff --git |\Z)", re.MULTILINE)
+"""A file that only has another time than the index says; the index is not ours to refresh."""
 _GIT_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
@@ -161,7 +163,7 @@ def git_patch(root: str | None, limit: int) -> str | None:
     command = [*_GIT, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty"]
     data = _output(command, cwd=root, timeout=_SLOW, limit=limit)
     if data is None or len(data) <= limit:
-        return None if data is None else data.decode("utf-8", "replace")
+        return None if data is None else _TOUCHED.sub(b"", data).decode("utf-8", "replace")
     whole_lines, _, _ = data[:limit].rpartition(b"\n")
     return f"{whole_lines.decode('utf-8', 'replace')}\n[cut here: the patch is larger than {limit} bytes]\n"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Final
 
-_CONTROL: Final = re.compile(r"(\r?\n|\r|\b|\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_])")
+_CONTROL: Final = re.compile(r"(\r?\n|\r|\x08|\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_])")
 _UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*|\][^\x07\x1b]*)?\Z|\r\Z")
 """A sequence that the next write goes on with, perhaps."""
 _MOST_ROWS_UP: Final = 64
+_MEMORY: Final = 4
+"""Calls of `take` after which a cursor that did not go up again is believed to stay down."""
 _ELLIPSIS: Final = "…"
 
 
@@ -24,8 +27,8 @@ class Screen:
         self._rows = [""]
         self._row = self._column = 0
         self._unfinished = ""
-        self._height = 0
-        """How far the cursor went up since `take`: so many rows above the last may be written again."""
+        self._heights = deque([0], maxlen=_MEMORY)
+        """How far the cursor went up before each of the last `take`: so many rows above the last may be written again."""
 
     def write(self, text: str) -> None:
         """Print *text*."""
@@ -45,14 +48,14 @@ class Screen:
 
     def take(self, *, everything: bool = False) -> list[str]:
         """Return the lines that nothing will change any more; with *everything* also those that something might."""
-        kept = 0 if everything else min(self._row, len(self._rows) - 1 - self._height)
-        count = len(self._rows) if everything else max(kept, 0)
+        bottom = len(self._rows) - 1 - max(self._heights)
+        count = len(self._rows) if everything else max(0, min(self._row, bottom))
         lines = [self._shown(row) for row in self._rows[:count]]
         if everything and lines and not lines[-1]:
             lines.pop()
         del self._rows[:count]
         self._row -= count
-        self._height = 0
+        self._heights.append(0)
         if not self._rows:
             self._rows, self._row, self._column = [""], 0, 0
         return lines
@@ -94,7 +97,7 @@ class Screen:
         if command == "A":
             up = min(number or 1, self._row, _MOST_ROWS_UP)
             self._row -= up
-            self._height = max(self._height, min(len(self._rows) - 1 - self._row, _MOST_ROWS_UP))
+            self._heights[-1] = max(self._heights[-1], min(len(self._rows) - 1 - self._row, _MOST_ROWS_UP))
         elif command == "B":
             for _ in range(min(number or 1, _MOST_ROWS_UP)):
                 column = self._column
