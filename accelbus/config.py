@@ -196,6 +196,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """After SIGTERM and the last rank: time to bring the sinks up to date."""
     settings_grace: Seconds = 30.0
     """How long rank 0's settings are waited for before the lowest rank's are used."""
+    handover_grace: Seconds = 5.0
+    """How long the main rank's environment is waited for, while it lives, before trackers are started with the bus process's own."""
     require_timeout: Seconds = 120.0
     """How long the trackers in ``require`` may take to start; then every rank's ``init`` raises."""
     status_interval: Seconds = 1.0

@@ -7,6 +7,7 @@
                    ◀──  Welcome            (or Refused)
     events frames  ──▶
                    ◀──  Ack                cumulative
+    Handover       ──▶                       what the main rank's trackers need and nobody stores
     Heartbeat      ──▶
                    ◀──  WhoAreYou          a frame came from a peer that never said hello: the bus process is new
                    ◀──  Notice, SinkStates to the main rank
@@ -85,6 +86,20 @@ class Welcome(msgspec.Struct, tag="welcome", omit_defaults=True):
     flush_interval: float
 
 
+class Handover(msgspec.Struct, tag="handover", omit_defaults=True):
+    """What the main rank hands over to its trackers, after each `Welcome`. It may hold credentials: it goes over a socket file of the
+    user's own, stays in memory, and is in no event, file, log or process argument.
+    """
+
+    environ: Annotated[dict[str, str], Meta(max_length=65536)] = {}
+    """Environment of the main rank at ``init``: what trackers read there is the trainer's, whichever rank started the bus process."""
+    trackers: Annotated[dict[Text, bytes], Meta(max_length=256)] = {}
+    """{sink: tracker class or instance by value}, of those that no other process could import."""
+
+    def __repr__(self) -> str:
+        return f"<Handover of {len(self.environ)} variables, {len(self.trackers)} trackers>"
+
+
 class Refused(msgspec.Struct, tag="refused", omit_defaults=True):
     """The bus process does not serve this producer: another run, a newer live producer of its rank, a limit."""
 
@@ -142,7 +157,7 @@ class Verdict(msgspec.Struct, tag="verdict", omit_defaults=True):
     """What the tracker in ``config_from`` made of the configuration."""
 
 
-Message: TypeAlias = Hello | Welcome | Refused | Ack | WhoAreYou | Heartbeat | Bye | Notice | SinkStates | Verdict
+Message: TypeAlias = Hello | Welcome | Handover | Refused | Ack | WhoAreYou | Heartbeat | Bye | Notice | SinkStates | Verdict
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode

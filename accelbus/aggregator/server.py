@@ -64,6 +64,8 @@ class BusProcess:
         self._terminating_at: float | None = None
         self._bad_frames: Counter[str] = Counter()
         self._verdict: control.Verdict | None = None
+        self._handover: control.Handover | None = None
+        """The newest; never written anywhere."""
         self._differing: set[str] = set()
         """Settings in which some rank differs from those that rule, and was told."""
         self._done = anyio.Event()
@@ -228,6 +230,8 @@ class BusProcess:
                 self._send(peer, control.Ack(member.through_seq, self._tuning.credit_bytes, self._flush_interval))
                 member.last_seq = max(member.last_seq, message.last_seq)
                 member.dropped = message.dropped
+            case control.Handover():
+                self._take_handover(member, message)
             case control.Bye():
                 await self._say_goodbye(peer, member, message)
             case _:
@@ -438,12 +442,31 @@ class BusProcess:
             self._compare(who)
         if self._record.mode != "online" or not self._record.sinks:
             return
+        await self._wait_for_handover()
         self._supervisor = Supervisor(self._run_dir, self._record, tuning=self._tuning, on_notice=self._notify)
+        if self._handover is not None:
+            self._supervisor.take_over_from(self._handover)
         tasks.start_soon(self._supervisor.run)
         if self._record.require or self._record.config_from:
             self._verdict = await judge(self._supervisor, self._record, timeout=self._tuning.require_timeout)
             for peer in self._roster.peers:
                 self._send(peer, self._verdict)
+
+    async def _wait_for_handover(self) -> None:
+        """Wait for the main rank's word on its trackers, as long as it may come."""
+        with anyio.move_on_after(self._tuning.handover_grace):
+            while self._handover is None and not self._is_main_gone():
+                await anyio.sleep(0.02)
+
+    def _is_main_gone(self) -> bool:
+        mains = [member for member in self._roster.members.values() if member.role == TRAINER and member.rank == 0]
+        return bool(mains) and not any(member.state in LIVE for member in mains)
+
+    def _take_handover(self, member: Member, handover: control.Handover) -> None:
+        if member.producer in self._roster.wants_notices:
+            self._handover = handover
+            if self._supervisor is not None:
+                self._supervisor.take_over_from(handover)
 
     def _compare(self, who: tuple[bool, int]) -> None:
         """Say once which settings of *rank* differ from those that rule."""

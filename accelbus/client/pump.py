@@ -101,6 +101,7 @@ class Producer(Protocol):
     """What the pump needs to know about whoever appends; see `accelbus.client.run`."""
 
     def hello(self, base_seq: int, last_seq: int) -> control.Hello: ...
+    def handover(self) -> control.Handover | None: ...
     def dropped(self) -> dict[str, int]: ...
 
 
@@ -132,6 +133,7 @@ class Pump(threading.Thread):
         self._id, self._launch = first.producer, first.launch
 
         self._open = False  # welcomed
+        self._owes_handover = False
         self._server: bytes | None = None
         self._credit = tuning.credit_bytes
         self._interval = tuning.pump_interval
@@ -310,6 +312,7 @@ class Pump(threading.Thread):
         if self._server is not None and self._server != message.server:
             self.counters["reconnects"] += 1
         self._open, self._server, self.attempt = True, message.server, message.attempt
+        self._owes_handover = True
         self._set_pace(message)
         self._release(message.resume_from - 1)
         self._go_back()
@@ -349,6 +352,7 @@ class Pump(threading.Thread):
             self._open = False
             self._said_hello_at = float("-inf")
         if self._open:
+            self._hand_over(socket)
             return
         if now - self._said_hello_at > self._tuning.bus_retry_interval:
             hello = self._producer.hello(self._queue.released_seq + 1, self._queue.last_seq)
@@ -358,6 +362,11 @@ class Pump(threading.Thread):
         if self._launcher is not None and now - self._ensured_at > self._tuning.bus_retry_interval:
             self._ensured_at = now
             self._launcher.ensure()
+
+    def _hand_over(self, socket: zmq.Socket[bytes]) -> None:
+        if self._owes_handover:
+            handover = self._producer.handover()
+            self._owes_handover = handover is not None and not self._send(socket, handover)
 
     def _is_unanswered(self, now: float) -> bool:
         timeout = self._tuning.ack_timeout

@@ -75,6 +75,7 @@ class Run(MediaMethods, StatementMethods):
         self._run_dir = run_dir
         self._identity = identity
         self._started_by: tuple[int, int] | None = None
+        self._environ: dict[str, str] = {}
         self._launcher: BusLauncher | None = None
         self._tuning = tuning or Tuning()
         self._finishing = threading.Lock()
@@ -392,6 +393,18 @@ class Run(MediaMethods, StatementMethods):
             started_by=self._started_by,
         )
 
+    def handover(self) -> control.Handover | None:
+        """Return what the main rank's trackers need and nobody may store; None in other ranks, and for a bus process that is not ours
+        alone.
+        """
+        endpoint = self.settings.endpoint
+        if not self.is_main or (endpoint is not None and not endpoint.startswith("ipc://")):
+            return None
+        environ = {name: value for name, value in self._environ.items() if _is_text(name) and _is_text(value)}
+        if sum(map(len, environ.values())) > self._tuning.frame_bytes // 4:
+            environ = {}  # the bus process has that of the rank that started it
+        return control.Handover(environ)
+
     def record(self) -> RunRecord:
         """Return ``run.json`` as this rank would write it."""
         settings = self.settings
@@ -499,6 +512,7 @@ class Run(MediaMethods, StatementMethods):
         """
         launcher = self._launcher = self._bus_launcher() if self.settings.endpoint is None else None
         self._started_by = launcher_process(os.environ)
+        self._environ = dict(os.environ)
         hello = self.hello(1, 0)
         placed = place(hello, durability=self.settings.durability, tuning=self._tuning, wake=self._wake)
         self._queue, self._where = placed
@@ -555,6 +569,15 @@ class Run(MediaMethods, StatementMethods):
 
     def _bus_launcher(self) -> BusLauncher:
         return BusLauncher(self._run_dir, node_directory(self._run_dir, self._tuning), retry_interval=self._tuning.bus_retry_interval)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be encoded: a variable of bytes that are no UTF-8 has lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _inert_run(handle: Handle) -> Run:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 
 from accelbus.config import Tuning
+from accelbus.control import Handover
 from accelbus.delivery.status import Resolved, SinkStatus
 from accelbus.delivery.tender import Notice, Tender
 from accelbus.rundir import RunDir, RunRecord
@@ -63,6 +64,11 @@ class Supervisor:
             )
             for sink in (record.sinks if sinks is None else sinks)
         }
+
+    def take_over_from(self, handover: Handover) -> None:
+        """Give workers that are started from now on what the main rank has handed over."""
+        for tender in self._tenders.values():
+            tender.environ = handover.environ or tender.environ
 
     async def claim(self, *, take_over: bool = False) -> None:
         """Become the owner of all sinks before `run`, which otherwise waits for each of them.

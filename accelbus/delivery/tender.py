@@ -65,7 +65,8 @@ class Tender:
         self._record = record
         self._sink = sink
         self._tuning = tuning
-        self._environ = environ
+        self.environ = environ
+        """What the next worker gets of it; see `accelbus.delivery.environment`."""
         self._purpose = purpose
         self._once = once
         self._stays = stays
@@ -222,7 +223,7 @@ class Tender:
             one_by_one=self._one_by_one,
             deaths=self._deaths,
         )
-        return WorkerProcess(self._run_dir, self._sink, spec, tuning=self._tuning, environ=self._environ, on_status=self._take)
+        return WorkerProcess(self._run_dir, self._sink, spec, tuning=self._tuning, environ=self.environ, on_status=self._take)
 
     async def _run(self, worker: WorkerProcess) -> int:
         self._worker = worker
