@@ -6,9 +6,8 @@ them. Here an event carries the time of its value, a refusal raises, and what wa
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -130,20 +129,6 @@ def now_ms() -> int:
 def text_event(task_id: str, text: str, time_ms: int, level: str = "info") -> bytes:
     """Return a line for the console, which is where ClearML keeps text."""
     return _encode({"type": "log", "task": task_id, "timestamp": time_ms, "worker": WORKER, "level": level, "msg": text})
-
-
-def step_text(step: int, values: Mapping[str, Any]) -> str:
-    """Return the console line of what is no number, or none that ClearML takes: ``step 12: {"note": "ok", "loss": NaN}``."""
-    return f"step {step}: {json.dumps(values, ensure_ascii=False)}"
-
-
-def read_step_text(text: str) -> tuple[int, dict[str, Any]] | None:
-    """Return step and values of a line of `step_text`; None for other lines."""
-    head, _, values = text.partition(": ")
-    word, _, step = head.partition(" ")
-    if word != "step" or not step.lstrip("-").isdigit() or not values.startswith("{"):
-        return None
-    return int(step), json.loads(values)
 
 
 def plot_event(task_id: str, curve: Curve, step: int, time_ms: int, plotly: str) -> bytes:

@@ -16,6 +16,7 @@ from accelbus.media import Media
 from accelbus.tracking import GeneralTracker
 from accelbus_sinks import _clearml_events as events, _clearml_task as tasks
 from accelbus_sinks._clearml_names import Curves
+from accelbus_sinks._step_text import step_text
 
 _encode = msgspec.json.Encoder().encode
 
@@ -52,7 +53,7 @@ class ClearMLMedia(GeneralTracker):
         self._plot(key, step, table_plot(*media.table(), key))
 
     def log_text(self, key: str, text: str, step: int) -> None:
-        self._say(events.step_text(step, {key: text}))
+        self._say(step_text(step, {key: text}))
 
     def log_artifact(self, key: str, media: Media, step: int) -> None:
         """Upload it as ``name@step``; ``name`` is the newest."""
@@ -94,7 +95,7 @@ class ClearMLMedia(GeneralTracker):
         local.unlink()
         self._send([events.sample_event(task.id, curve, step, events.now_ms(), key=path, url=url)])
         if media.caption:
-            self._say(events.step_text(step, {f"{key}/caption": media.caption}))
+            self._say(step_text(step, {f"{key}/caption": media.caption}))
 
     def _plot(self, key: str, step: int, plotly: str) -> None:
         step += self._first_step

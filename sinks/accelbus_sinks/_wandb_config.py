@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from accelbus_sinks._config import shorten, spelled_out, text_of
 
@@ -26,16 +27,15 @@ def fitted(config: Mapping[str, Any]) -> FittedConfig:
     values = {f"logged/{key}" if key == "_wandb" else key: spelled_out(value) for key, value in config.items()}
     if _size(values) <= CONFIG_BYTES:
         return FittedConfig(values, is_cut=False)
-    cut = values
     for length in _LENGTHS:
-        cut = {key: value if _size(value) <= length else shorten(text_of(value), length) for key, value in values.items()}
-        if _size(cut) <= CONFIG_BYTES:
+        values = {key: shorten(text_of(value), length) if _size(value) > length else value for key, value in values.items()}
+        if _size(values) <= CONFIG_BYTES:
             break
-    return FittedConfig(cut, is_cut=True)
+    return FittedConfig(values, is_cut=True)
 
 
 def _size(value: Any) -> int:
-    return len(json.dumps(value, default=str))
+    return len(msgspec.json.encode(value, enc_hook=str))
 
 
 __all__ = ["FittedConfig", "fitted"]

@@ -7,6 +7,7 @@ run and cannot add to an old one; uploading the file of a second session replace
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import zlib
@@ -64,13 +65,19 @@ def kind_of(record: bytes) -> str:
     return protocol.Record.FromString(record).WhichOneof("record_type") or ""
 
 
-def history(part: Part) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield W&B's own step and {key: value as JSON} of each row in *part*, without the keys W&B fills in."""
+def history(part: Part) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield W&B's own step and {key: value} of each row in *part*, without the keys W&B fills in. Media are mappings."""
     for _, data in _records(part):
         record = protocol.Record.FromString(data)
         if record.WhichOneof("record_type") == "history":
-            items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
-            yield record.history.step.num, {key: value for key, value in items.items() if key not in {"_step", "_runtime"}}
+            values: dict[str, Any] = {}
+            for item in record.history.item:
+                *outer, last = list(item.nested_key) or [item.key]
+                into = values
+                for key in outer:
+                    into = into.setdefault(key, {})
+                into[last] = json.loads(item.value_json)
+            yield record.history.step.num, {key: value for key, value in values.items() if key not in {"_step", "_runtime"}}
 
 
 def join(parts: Sequence[Part]) -> None:

@@ -7,7 +7,7 @@ is free, else the next free one; its true step is in it as `STEP` either way.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,7 +68,7 @@ class Session:
         """Record a row again that an earlier session had recorded under the same step."""
         self.run.log(dict(values), step=own, commit=True)
         self._rows += 1
-        self.next_step = own + 1
+        self.next_step = max(self.next_step, own + 1)
 
     def define_as(self, name: str, options: Mapping[str, str]) -> None:
         """Say how the metric *name* is to be shown; *options* are ``define_metric``'s."""
@@ -92,21 +92,30 @@ class Session:
         if self._unmarked:
             self._mark()
             self._unmarked = False
+        self._wait(lambda: self._count("history") >= self._rows and self._count("metric") >= self._definitions, self._mark)
+        self.durable_size = self._follower.size
+        self.durable_next_step = self.next_step
+
+    def finish(self, exit_code: int) -> None:
+        """End the run; its file is complete afterwards, which W&B itself does not wait for. The errors are those of `flush`."""
+        self.run.finish(exit_code=exit_code)
+        if self._follower is not None:
+            self._wait(lambda: self._count("exit") > 0, lambda: None)
+
+    def _wait(self, is_done: Callable[[], bool], ask: Callable[[], None]) -> None:
         began = asked = time.monotonic()
-        while not self._is_written():
+        while not is_done():
             time.sleep(_POLL_SECONDS)
             now = time.monotonic()
             if now - began > _FLUSH_SECONDS:
                 raise TimeoutError(f"W&B has not written {self.path} for {_FLUSH_SECONDS:.0f} s")
             if now - asked > _ASK_SECONDS:
                 asked = now
-                self._mark()
-        self.durable_size = self._follower.size
-        self.durable_next_step = self.next_step
+                ask()
 
-    def _is_written(self) -> bool:
+    def _count(self, kind: str) -> int:
         assert self._follower is not None
-        return self._follower.count("history") >= self._rows and self._follower.count("metric") >= self._definitions
+        return self._follower.count(kind)
 
     def _mark(self) -> None:
         """Record something that is known to come out behind everything else; raises if the service is gone."""

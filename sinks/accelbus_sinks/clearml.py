@@ -22,6 +22,7 @@ from accelbus_sinks._append_file import cut_back, set_aside
 from accelbus_sinks._clearml_media import ClearMLMedia
 from accelbus_sinks._clearml_names import Curve, Curves
 from accelbus_sinks._config import flat_config, spelled_out, text_of
+from accelbus_sinks._step_text import step_text
 
 SECTION: Final = "General"
 """Of the hyperparameters, and name of the configuration object: what ``Task.connect`` and ``connect_configuration`` take by default."""
@@ -207,7 +208,7 @@ class ClearMLTracker(ClearMLMedia):
             elif value is not None:
                 rest[key] = value
         if rest:
-            yield events.text_event(self._opened().id, events.step_text(step, rest), time_ms)
+            yield events.text_event(self._opened().id, step_text(step, rest), time_ms)
 
     def _store_object(self, name: str, values: Mapping[str, Any], *, as_file: bool = False) -> None:
         """Store *values* as configuration object, and as artifact where that is too large."""

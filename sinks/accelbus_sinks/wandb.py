@@ -8,7 +8,6 @@ ends their files become one with the first, which is then what a single session 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -75,6 +74,7 @@ class WandBTracker(GeneralTracker):
         self._handed_over: list[Waiting] = []
         """Since the last flush."""
         self._config: dict[str, Any] = {}
+        self._fitted = fitted({})
         self._summary: dict[str, Any] = {}
         self._facts: Mapping[str, Any] = {}
         self._next_step = 0
@@ -124,11 +124,17 @@ class WandBTracker(GeneralTracker):
             self._opened()
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        self._config = values
+        self._config, self._fitted = values, fitted(values)
         if self._session is None:
             self._opened()
         else:
             self._call(self._send_config)
+
+    def resolved_config(self) -> dict[str, Any] | None:
+        """Return what a sweep chose, or the server has: what differs from the configuration that was stored."""
+        stored = self._fitted.values
+        resolved = self._opened().run.config.as_dict()
+        return {key: value for key, value in resolved.items() if key != "_wandb" and (key not in stored or stored[key] != value)}
 
     def define_metric(self, pattern: str, *, axis: str = "", summary: str = "", goal: str = "") -> None:
         self._metrics.define(pattern, axis, summary, goal)
@@ -150,7 +156,7 @@ class WandBTracker(GeneralTracker):
                 session.run.summary.update({name: dict(extreme) for name, extreme in self._metrics.extremes.items()})
             if status == "preempted":
                 session.run.mark_preempting()
-            session.run.finish(exit_code=EXIT_CODES.get(status or "finished", 1))
+            session.finish(EXIT_CODES.get(status or "finished", 1))
         except _SERVICE_IS_GONE as error:
             self._start_service_again(error)
             self.finish(status)
@@ -161,6 +167,8 @@ class WandBTracker(GeneralTracker):
         self._next_step = session.next_step
         if self._mode == "offline":
             self._parts.join_all()
+            if state := self._state_dir():
+                shutil.rmtree(state / "sessions", ignore_errors=True)
 
     # What is logged
 
@@ -172,8 +180,8 @@ class WandBTracker(GeneralTracker):
         self._check_started()
         names, introduce = self._metrics.names, self._metrics.introduce
         waiting = [checked(row, names, introduce) for row in rows]
-        # The rows before these: until now media could join them, since W&B has only one row for a step.
-        self._hand_over()
+        # The rows before these: until now media and values could join them, since W&B has only one row for a step.
+        self._hand_over(but=waiting[0].place if waiting else None)
         for row in waiting:
             last = self._queue[-1] if self._queue else None
             if isinstance(last, WaitingRow) and last.place == row.place:
@@ -245,9 +253,12 @@ class WandBTracker(GeneralTracker):
 
     # Handing over
 
-    def _hand_over(self) -> None:
-        """Give W&B everything that waits."""
+    def _hand_over(self, *, but: tuple[int, int] | None = None) -> None:
+        """Give W&B everything that waits, but a row at the end for which there is more."""
         while self._queue:
+            last = self._queue[-1]
+            if len(self._queue) == 1 and isinstance(last, WaitingRow) and last.place == but:
+                return
             session = self._opened()
             try:
                 for name in self._metrics.take_changes():
@@ -295,25 +306,41 @@ class WandBTracker(GeneralTracker):
         """Return the session; there is a new one if there is none."""
         self._check_started()
         if self._session is None:
-            arguments = self._arguments()
-            session = Session(arguments, next_step=self._next_step, uses_axis=self._uses_axis)
-            self._session = session
+            self._session = session = self._new_session()
             self._id = session.run.id
             if self._mode == "online":
                 self._send_what_was_not_uploaded(session)
+            self._metrics.take_changes()
             for name, options in self._metrics.options.items():
                 session.define_as(name, options)
             if self._summary:
                 session.run.summary.update(self._summary)
             if self._facts:
                 self._send_facts(session.run)
-            if fitted(self._config).is_cut:
+            if self._fitted.is_cut:
                 self._save(session.run, "accelbus-config.json", self._config)
         return self._session
 
+    def _new_session(self) -> Session:
+        arguments = self._arguments()
+        before = self._directories(arguments)
+        try:
+            return Session(arguments, next_step=self._next_step, uses_axis=self._uses_axis)
+        except Exception:
+            # It may be tried for hours, and each time W&B leaves a directory.
+            for directory in self._directories(arguments) - before:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+    def _directories(self, arguments: Mapping[str, Any]) -> set[Path]:
+        """Return the directories of sessions of this run."""
+        if "dir" not in arguments or not arguments["id"]:
+            return set()
+        return set(Path(arguments["dir"]).glob(f"*wandb/*run-*-{arguments['id']}*"))
+
     def _arguments(self) -> dict[str, Any]:
         arguments = init_arguments(self._project, self.run_info, self._kwargs, os.environ)
-        arguments["config"] = {**(self._kwargs.get("config") or {}), **fitted(self._config).values}
+        arguments["config"] = {**(self._kwargs.get("config") or {}), **self._fitted.values}
         arguments["id"] = self._id or run_id_of(self.run_info, self._kwargs, os.environ)
         root = root_directory(self.run_info, self._kwargs, os.environ)
         if self._mode == "offline":
@@ -330,10 +357,12 @@ class WandBTracker(GeneralTracker):
 
     def _send_what_was_not_uploaded(self, session: Session) -> None:
         """Log what earlier sessions had on disk and the server does not have."""
+        wanted = session.first_step
         for part in self._parts.parts:
             for own, values in history(part):
-                if own >= session.next_step:
-                    session.relog(own, {name: json.loads(value) for name, value in values.items()})
+                if own >= wanted:
+                    session.relog(own, values)
+                    wanted = own + 1
 
     def _start_service_again(self, error: Exception) -> None:
         """W&B's service has died: begin a new session, and hand over again what is not on disk.
@@ -370,9 +399,8 @@ class WandBTracker(GeneralTracker):
     # Parts of a run that are files
 
     def _send_config(self, run: Any) -> None:
-        config = fitted(self._config)
-        run.config.update(config.values, allow_val_change=True)
-        if config.is_cut:
+        run.config.update(self._fitted.values, allow_val_change=True)
+        if self._fitted.is_cut:
             self._save(run, "accelbus-config.json", self._config)
 
     def _send_facts(self, run: Any) -> None:

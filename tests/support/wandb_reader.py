@@ -84,4 +84,11 @@ def summary(path: Path) -> dict[str, Any]:
 
 
 def _values(items: Any) -> dict[str, Any]:
-    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+    found: dict[str, Any] = {}
+    for item in items:
+        *outer, last = list(item.nested_key) or [item.key]
+        into = found
+        for key in outer:
+            into = into.setdefault(key, {})
+        into[last] = json.loads(item.value_json)
+    return found
