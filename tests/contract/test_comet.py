@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -25,14 +24,14 @@ import comet_ml
 import numpy as np
 import PIL.Image
 
-from accelbus.blobs import BlobStore
-from accelbus.media import Artifact, Audio, Figure, Histogram, Html, Image, Table, Video, pack, unpack
+from accelbus.media import Artifact, Audio, Figure, Histogram, Html, Image, Table, Video
 from accelbus.testing import Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus_sinks._comet_start import NO_CAPTURE, alone
 from accelbus_sinks._keys import read_keys
 from accelbus_sinks.comet import CometMLTracker
 from tests.support.comet_readers import archives
+from tests.support.media import media
 
 
 class TestComet(SinkContract):
@@ -359,12 +358,6 @@ for after_ms in {after_ms!r}:
     os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
-
-
-def media(value, directory):
-    """Return *value* as a tracker gets it."""
-    blobs = BlobStore(directory / "blobs", f"test-{time.monotonic_ns()}", quota=2**30)
-    return unpack(pack(value.to_media(blobs), blobs), directory / "blobs")
 
 
 def figure():
