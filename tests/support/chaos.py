@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from accelbus import host
+from tests.support.disks import Limits
 from tests.support.job import Job, Rank, wait_until
 
 # The books are mapped: what was written before a SIGKILL stays. Issued before the call, kept after it.
@@ -21,8 +22,7 @@ import mmap
 run = accelbus.init()
 life = int(os.environ["LIFE"])
 key = f"{run.rank}.{life}"
-with open(f"{os.environ['ROOT']}/books.{key}", "x+b") as file:
-    file.truncate(4096)
+with open(f"{os.environ['ROOT']}/books.{key}", "r+b") as file:
     books = memoryview(mmap.mmap(file.fileno(), 4096)).cast("Q")
 number = 0
 say("up")
@@ -34,6 +34,7 @@ while not os.path.exists(os.environ["ROOT"] + f"/stop.{key}") and not os.path.ex
     if number % 50 == 0:
         statistics = run.statistics()
         books[2], books[3], books[4], books[5] = statistics.acked, statistics.reconnects, statistics.spilled, sum(statistics.dropped.values())
+        books[6] = statistics.frames
     time.sleep(0.004)
 run.finish()
 """
@@ -53,6 +54,7 @@ class Books(NamedTuple):
     reconnects: int
     spilled: int
     dropped: int
+    frames: int
 
 
 class Chaos:
@@ -70,6 +72,8 @@ class Chaos:
         """Ranks that were killed or told to finish, and have not been revived."""
         self._stopped: dict[int, float] = {}
         """{pid: when it may go on}"""
+        self._disk = Limits(lambda: [*(rank.pid for rank in self._alive.values()), *job.processes()])
+        self._full_until = float("-inf")
 
     def run(self, seconds: float) -> None:
         """Start the ranks and make trouble."""
@@ -99,12 +103,12 @@ class Chaos:
         found = {}
         for path in self.job.root.glob("books.*"):
             _, rank, life = path.name.split(".")
-            found[int(rank), int(life)] = Books(*struct.unpack_from("6Q", path.read_bytes()))
+            found[int(rank), int(life)] = Books(*struct.unpack_from("7Q", path.read_bytes()))
         return found
 
     def _overtake(self) -> None:
         """Stop the bus process until ranks have written to the run directory what it has in its socket: then it comes twice."""
-        wait_until(lambda: all(self._newest(rank).acked for rank in self._alive), 60, "acks of every rank")
+        wait_until(lambda: all(self._newest(rank).frames for rank in self._alive), 60, "frames of every rank")
         pid = self._serving()
         os.kill(pid, signal.SIGSTOP)
         spilled = {rank: self._newest(rank).spilled for rank in self._alive}
@@ -132,11 +136,12 @@ class Chaos:
         return int(wait_until(reports, 60, "a bus process that reports"))
 
     def _newest(self, rank: int) -> Books:
-        return self.books().get((rank, self._lives[rank]), Books(0, 0, 0, 0, 0, 0))
+        return self.books().get((rank, self._lives[rank]), Books(0, 0, 0, 0, 0, 0, 0))
 
     def _revive(self, rank: int) -> None:
         self._lives[rank] += 1
         self._doomed.discard(rank)
+        (self.job.root / f"books.{rank}.{self._lives[rank]}").write_bytes(bytes(4096))
         (self._alive[rank],) = self.job.start(RANK, first=rank, world_size=self.RANKS, LIFE=str(self._lives[rank]))
 
     def _any_rank(self) -> int:
@@ -181,6 +186,11 @@ class Chaos:
         self._doomed.add(rank)
         self._alive[rank].kill()
 
+    def _fill_disk(self) -> bool:
+        self._full_until = time.monotonic() + self._random.uniform(0.1, 1.0)
+        self._disk.fill()
+        return True
+
     def _stop(self, pid: int | None) -> bool:
         if pid is not None:
             self._stopped[pid] = time.monotonic() + self._random.uniform(0.1, 1.5)
@@ -190,6 +200,9 @@ class Chaos:
         for pid in [pid for pid, until in self._stopped.items() if until <= now]:
             del self._stopped[pid]
             self._signal(pid, signal.SIGCONT)
+        if self._full_until <= now:
+            # Always: a bus process that was started meanwhile has inherited the limit.
+            self._disk.clear()
 
     @staticmethod
     def _signal(pid: int | None, number: int) -> bool:
@@ -202,7 +215,7 @@ class Chaos:
 
 _WEIGHTS: Final = {
     "kill_rank": 4, "kill_all_ranks": 1, "finish_rank": 2, "stop_rank": 2, "kill_bus": 4, "stop_bus": 3, "end_bus": 1, "kill_worker": 3,
-    "stop_worker": 2,
+    "stop_worker": 2, "fill_disk": 2,
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -67,7 +68,8 @@ class Limits:
 
     def _set(self, limit: int) -> None:
         for pid in self._pids():
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
 
 def sync_faults(process: str, faults: int | Path) -> dict[str, str]:
