@@ -40,6 +40,8 @@ class Console:
         self._texts: deque[tuple[str, str]] = deque()
         self._waiting = 0
         """Characters in `_texts`. Not locked: a signal handler may print, and a bound needs no exact number."""
+        self._cut: dict[str, bool] = {}
+        """{stream that is being cut: whether what was cut off ended with a whole line}"""
         self._screens = {stream: Screen(tuning.console_line) for stream in STREAMS}
         self._allowance = _Allowance(tuning)
         self._missing = 0
@@ -88,13 +90,21 @@ class Console:
         """Called with all that is printed: waits for nothing, raises nothing."""
         if threading.get_ident() in self._own_threads:
             return
-        room = self._tuning.console_waiting - self._waiting
-        if (size := len(text)) > room:
-            self._leave_out(text.count("\n", max(room, 0)))
-            text = text[: max(room, 0)]
-        self._texts.append((stream, text))
-        self._waiting += size
+        if kept := self._fitting(stream, text):
+            self._texts.append((stream, kept))
+            self._waiting += len(kept)
         self._wake.set()
+
+    def _fitting(self, stream: str, text: str) -> str:
+        """Return the lines of *text* for which there is room; what is cut off is counted, to the end of its last line."""
+        room = max(0, self._tuning.console_waiting - self._waiting)
+        if self._cut.get(stream, True) and (len(text) <= room or (text == "\n" and stream not in self._cut)):
+            self._cut.pop(stream, None)
+            return text
+        end = 0 if stream in self._cut else text.rfind("\n", 0, room) + 1
+        self._leave_out(text.count("\n", end))
+        self._cut[stream] = text.endswith("\n")
+        return text[:end]
 
     def _leave_out(self, lines: int) -> None:
         self._missing += lines

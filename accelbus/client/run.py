@@ -357,7 +357,8 @@ class Run(MediaMethods, StatementMethods):
         logged, acked = queue.last_seq, queue.released_seq
         return Statistics(
             logged=logged, acked=acked, pending=logged - acked, dropped=self.dropped(), spool=self._where, fill=queue.fill,
-            connected=pump.connected, attempt=pump.attempt, **pump.counters,
+            connected=pump.connected, attempt=pump.attempt, console_left_out=0 if self._console is None else self._console.lines_left_out,
+            **pump.counters,
         )  # fmt: skip
 
     def dropped(self) -> dict[str, int]:

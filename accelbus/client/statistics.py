@@ -29,3 +29,5 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     bad_frames: int = 0
     errors: int = 0
     """Turns of the thread that moves events which ended in an exception."""
+    console_left_out: int = 0
+    """Printed lines that are not recorded."""
