@@ -12,11 +12,11 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from accelbus.errors import ConfigurationError, MissingExtraError, UnknownTrackerError
+from accelbus.errors import MissingExtraError, UnknownTrackerError
 from accelbus.rundir import RunRecord
 from accelbus.tracking.base import GeneralTracker
 
@@ -45,6 +45,7 @@ BUILT_IN: Final = {
         TrackerSpec("dvclive", "dvclive", "dvclive", "DVCLiveTracker"),
         TrackerSpec("mlflow", "mlflow", "mlflow", "MLflowTracker"),
         TrackerSpec("clearml", "clearml", "clearml", "ClearMLTracker"),
+        TrackerSpec("swanlab", "swanlab", "swanlab", "SwanLabTracker"),
     )
 }
 
@@ -55,13 +56,14 @@ _registered: dict[str, type[GeneralTracker]] = {}
 def register_tracker_class(tracker_class: Any) -> None:
     """Make *tracker_class* selectable by its ``name`` in ``log_with``. Call it before ``accelbus.init``.
 
-    The class must be importable by module and name, since the tracker is built in another process. A name that is taken, also
-    that of a built-in tracker, is overwritten with a warning.
+    Classes written for Accelerate, with its base class or none, are taken as they are. The tracker is built in another process, which
+    imports the class; one that cannot be imported, of a notebook say, travels by value. A name that is taken, also that of a built-in
+    tracker, is overwritten with a warning.
 
     Raises:
         ValueError: not a `GeneralTracker`, or without ``name`` or ``requires_logging_directory``.
     """
-    if not (inspect.isclass(tracker_class) and issubclass(tracker_class, GeneralTracker)):
+    if not (inspect.isclass(tracker_class) and callable(getattr(tracker_class, "log", None))):
         raise ValueError(f"`tracker_class` must be a subclass of `GeneralTracker`, but got {tracker_class}.")
     name = getattr(tracker_class, "name", None)
     if not name:
@@ -80,27 +82,35 @@ def register_tracker_class(tracker_class: Any) -> None:
     _registered[name] = tracker_class
 
 
-def resolve(log_with: str | Sequence[str] | None, *, check_installed: bool = True) -> tuple[str, ...]:
+def resolve(log_with: str | Sequence[str] | None, *, check_installed: bool = True, given: Container[str] = ()) -> tuple[str, ...]:
     """Return the names under which the trackers of *log_with* can be loaded in another process.
 
     Imports no tracker. None stands for TensorBoard where it is installed, else JSONL; ``"all"`` for every tracker that is
-    installed or registered. A registered class becomes ``module:Class``.
+    installed or registered.
 
     Args:
         log_with: a name, several, or None.
         check_installed: False for a run that another machine will deliver: the packages are needed there.
+        given: names of trackers that the user gave as class or instance.
 
     Raises:
         UnknownTrackerError: a name nobody registered; says the known ones.
         MissingExtraError: a built-in tracker whose package is not installed; says the install command.
-        ConfigurationError: a registered class that another process cannot import.
     """
     if log_with is None:
         return ("tensorboard",) if _is_installed(BUILT_IN["tensorboard"]) else ("jsonl",)
     names = [log_with] if isinstance(log_with, str) else [str(name) for name in log_with]
     if "all" in names:
         names = [*(name for name in names if name != "all"), *_available()]
-    return tuple(dict.fromkeys(_resolve_name(name, check_installed=check_installed) for name in names))
+    for name in names:
+        if name not in given and name not in _registered:
+            _check_name(name, check_installed=check_installed)
+    return tuple(dict.fromkeys(names))
+
+
+def registered() -> Mapping[str, type[GeneralTracker]]:
+    """Return {name: class} of what was registered in this process."""
+    return _registered
 
 
 def load_tracker_class(name: str, search_path: Sequence[str] = ()) -> type[GeneralTracker]:
@@ -118,7 +128,7 @@ def load_tracker_class(name: str, search_path: Sequence[str] = ()) -> type[Gener
     if name in _registered:
         return _registered[name]
     path = name
-    sys.path.extend(folder for folder in search_path if folder not in sys.path)
+    extend_path(search_path)
     if ":" not in name:
         entry_point = _entry_points().get(name)
         if entry_point is None:
@@ -131,6 +141,11 @@ def load_tracker_class(name: str, search_path: Sequence[str] = ()) -> type[Gener
         if spec and not _is_installed(spec):
             raise _missing_extra(spec) from error
         raise UnknownTrackerError(f"tracker {name!r} cannot be imported from {path!r}: {error}") from error
+
+
+def extend_path(search_path: Sequence[str]) -> None:
+    """Look for modules in *search_path* too, after everything else."""
+    sys.path.extend(folder for folder in search_path if folder not in sys.path)
 
 
 def make_tracker(
@@ -158,16 +173,12 @@ def finish_with_status(tracker: GeneralTracker, status: str) -> None:
         tracker.finish()
 
 
-def _resolve_name(name: str, *, check_installed: bool) -> str:
-    if name in _registered:
-        return _import_path(_registered[name])
+def _check_name(name: str, *, check_installed: bool) -> None:
     if spec := BUILT_IN.get(name):
         if check_installed and not _is_installed(spec):
             raise _missing_extra(spec)
-        return name
-    if name not in _entry_points() and not _may_be_a_path(name):
+    elif name not in _entry_points() and not _may_be_a_path(name):
         raise _unknown(name)
-    return name
 
 
 def _may_be_a_path(name: str) -> bool:
@@ -188,14 +199,6 @@ def _is_installed(spec: TrackerSpec) -> bool:
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
     return {entry_point.name: entry_point for entry_point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-
-
-def _import_path(tracker_class: type) -> str:
-    if tracker_class.__module__ == "__main__" or "<locals>" in tracker_class.__qualname__:
-        raise ConfigurationError(
-            f"tracker class {tracker_class.__qualname__!r} of {tracker_class.__module__!r} cannot be imported by another process; move it to the top level of a module"
-        )
-    return f"{tracker_class.__module__}:{tracker_class.__qualname__}"
 
 
 def _import_class(name: str, path: str) -> type[GeneralTracker]:

@@ -20,8 +20,8 @@ from accelbus.media import Alert, Artifact, Audio, Histogram, Html, Image, Media
 from accelbus.testing import Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus.values import flatten
-from accelbus_sinks import _clearml_events as events
 from accelbus_sinks._clearml_names import Curves, curve_of
+from accelbus_sinks._step_text import read_step_text
 from accelbus_sinks.clearml import ClearMLTracker
 from tests.support.clearml_jobs import tracker_of
 from tests.support.clearml_server import ClearMLServer
@@ -61,7 +61,7 @@ def read(state: Path) -> ReadBack:
         assert event["task"] == task["id"]
         if event["type"] == "training_stats_scalar":
             points.append(Point(event["iter"], curves.key(event["metric"], event["variant"]), event["value"], event["timestamp"] / 1000))
-        elif event["type"] == "log" and (said := events.read_step_text(event["msg"])):
+        elif event["type"] == "log" and (said := read_step_text(event["msg"])):
             step, values = said
             points += [Point(step, key, value, event["timestamp"] / 1000) for key, value in values.items()]
     config = (task.get("configuration") or {}).get("General")
