@@ -9,8 +9,14 @@ has no NaN: a number that is not finite is written as ``"NaN"``, ``"Infinity"`` 
 
     {"step":21,"time":1767139200.50,"attempt":0,"values":{"loss":"NaN","note":"NaN"},"non_finite":["loss"]}
 
-so that it differs from null and from text. ``float()`` understands all three. ``config.json`` holds the hyperparameters as they
-are, nested (non-finite numbers as the same texts), ``status.json`` how the run ended.
+so that it differs from null and from text. ``float()`` understands all three. Media are files below ``files``, with a line that says
+where::
+
+    {"step":21,"time":1767139200.75,"attempt":0,"values":{},"media":{"samples":{"kind":"image","file":"files/samples-21.png"}}}
+
+Beside it lie, as far as there is something to say, ``config.json`` (the hyperparameters as they are, nested; non-finite numbers as
+the same texts), ``summary.json``, ``definitions.json``, ``run_record.json``, ``alerts.jsonl``, ``console.log``, and ``status.json``:
+how the run ended.
 """
 
 from __future__ import annotations
@@ -24,9 +30,11 @@ from typing import Any
 
 import msgspec
 
-from accelbus.durable import write_atomically
+from accelbus.media import Media
 from accelbus.tracking import GeneralTracker, Row
 from accelbus_sinks._append_file import AppendFile, cut_back, set_aside
+from accelbus_sinks._config import spelled_out
+from accelbus_sinks._side_files import SideFiles, about
 
 _encode = msgspec.json.Encoder().encode
 
@@ -47,8 +55,10 @@ class JSONLTracker(GeneralTracker):
         self._directory = Path(logging_dir)
         self._path = self._directory / "metrics.jsonl"
         self._file: AppendFile | None = None
+        self._side: SideFiles | None = None
         self._offset = 0
         self._step = 0
+        self._attempt = 0
 
     @property
     def tracker(self) -> Path:
@@ -64,6 +74,8 @@ class JSONLTracker(GeneralTracker):
             cut_back(self._path, checkpoint["offset"])
         elif self._path.exists():
             set_aside(self._path, "metrics.superseded.jsonl")
+        self._side = SideFiles(self._directory, self.run_info)
+        self._side.restore(checkpoint.get("side", {}))
 
     def start(self) -> None:
         if self._file is None:
@@ -73,8 +85,7 @@ class JSONLTracker(GeneralTracker):
             self._offset = self._file.length
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        self._opened()
-        self._write("config.json", values)
+        self._beside().document("config", values)
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         self.log_batch([Row(self._step if step is None else step, values, time.time_ns())])
@@ -82,21 +93,48 @@ class JSONLTracker(GeneralTracker):
     def log_batch(self, rows: Sequence[Row]) -> None:
         file = self._opened()
         file.make_room()
-        file.append(b"".join([_line(row) for row in rows]))
+        file.append(b"".join([_line(row) for row in rows if row.values]))
         if rows:
-            self._step = rows[-1].step
+            self._step, self._attempt = rows[-1].step, rows[-1].attempt
+
+    def _log_file(self, key: str, media: Media, step: int) -> None:
+        """Write a file, and a line that says where it is."""
+        file = self._opened()
+        said = about(media, self._beside().media(key, media, step))
+        line = {"step": step, "time": media.time_ns / 1e9, "attempt": self._attempt, "values": {}, "media": {key: said}}
+        file.make_room()
+        file.append(json.dumps(spelled_out(line), separators=(",", ":"), default=str).encode() + b"\n")
+
+    log_image = log_figure = log_histogram = log_table = log_audio = log_video = log_html = log_artifact = _log_file
+
+    def alert(self, title: str, text: str, level: str) -> None:
+        self._beside().alert(title, text, level, self._step)
+
+    def summarise(self, values: Mapping[str, Any]) -> None:
+        self._beside().summary(values)
+
+    def define_metric(self, pattern: str, *, axis: str = "", summary: str = "", goal: str = "") -> None:
+        self._beside().define(pattern, axis=axis, summary=summary, goal=goal)
+
+    def store_run_record(self, facts: Mapping[str, Any]) -> None:
+        self._beside().run_record(facts)
+
+    def log_console(self, lines: Sequence[str]) -> None:
+        self._beside().console(lines)
 
     def flush(self) -> None:
         file = self._opened()
+        self._beside().flush()
         file.flush()
         self._offset = file.length
 
     def checkpoint(self) -> dict[str, Any]:
-        return {"offset": self._offset}
+        return {"offset": self._offset, "side": self._side.checkpoint() if self._side else {}}
 
     def finish(self, status: str | None = None) -> None:
         self.flush()
-        self._write("status.json", {"status": status or "finished", "time": time.time()})
+        self._beside().document("status", {"status": status or "finished", "time": time.time()})
+        self._beside().close()
         self._opened().close()
         self._file = None
 
@@ -105,9 +143,11 @@ class JSONLTracker(GeneralTracker):
             raise RuntimeError(f"{self._path} is not open; call start() first")
         return self._file
 
-    def _write(self, name: str, values: Mapping[str, Any]) -> None:
-        text = json.dumps(_spelled_out(values), indent=2, default=str)
-        write_atomically(self._directory / name, text.encode() + b"\n", mode=0o644)
+    def _beside(self) -> SideFiles:
+        self._opened()
+        if self._side is None:
+            self._side = SideFiles(self._directory, self.run_info)
+        return self._side
 
 
 def _line(row: Row) -> bytes:
@@ -122,7 +162,7 @@ def _line(row: Row) -> bytes:
 
 def _odd_line(line: dict[str, Any]) -> bytes:
     non_finite = [key for key, value in line["values"].items() if _has_non_finite(value)]
-    line["values"] = _spelled_out(line["values"])
+    line["values"] = spelled_out(line["values"])
     if non_finite:
         line["non_finite"] = non_finite
     return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
@@ -132,14 +172,3 @@ def _has_non_finite(value: Any) -> bool:
     if isinstance(value, list):
         return any(map(_has_non_finite, value))
     return isinstance(value, float) and not math.isfinite(value)
-
-
-def _spelled_out(value: Any) -> Any:
-    """Return *value* with its non-finite numbers as texts."""
-    if isinstance(value, Mapping):
-        return {key: _spelled_out(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spelled_out(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
