@@ -108,6 +108,20 @@ class Media(msgspec.Struct, array_like=True):
         """Return (interleaved 16-bit samples, sample rate, channels)."""
         return self.payload(), int(self.meta["sample_rate"]), int(self.meta["channels"])
 
+    def file(self) -> tuple[str, bytes]:
+        """Return (suffix, content) of a file that programs can open. Not for artifacts, which are files already."""
+        if self.format == "rgb":
+            return "png", self.png()
+        if self.format == "pcm16":
+            return "wav", self._wav()
+        if self.format == "frames":
+            return "gif", self._gif()
+        if self.format == "rows":
+            return "md", self.markdown().encode()
+        if self.format == "bins":
+            return "json", msgspec.json.encode(dict(zip(("counts", "edges"), self.histogram(), strict=True)))
+        return {"plotly": "json", "text": "txt"}.get(self.format, self.format), self.payload()
+
     def save(self, directory: Path, stem: str) -> Path:
         """Write a file that programs can open, and return its path; an artifact keeps its own name.
 
@@ -118,7 +132,7 @@ class Media(msgspec.Struct, array_like=True):
         directory.mkdir(parents=True, exist_ok=True)
         if self.kind == "artifact":
             return self._save_artifact(directory)
-        suffix, content = self._as_file()
+        suffix, content = self.file()
         path = directory / f"{stem}.{suffix}"
         path.write_bytes(content)
         return path
@@ -136,19 +150,6 @@ class Media(msgspec.Struct, array_like=True):
         else:
             shutil.copyfile(self.source(), target)
         return target
-
-    def _as_file(self) -> tuple[str, bytes]:
-        if self.format == "rgb":
-            return "png", self.png()
-        if self.format == "pcm16":
-            return "wav", self._wav()
-        if self.format == "frames":
-            return "gif", self._gif()
-        if self.format == "rows":
-            return "md", self.markdown().encode()
-        if self.format == "bins":
-            return "json", msgspec.json.encode(dict(zip(("counts", "edges"), self.histogram(), strict=True)))
-        return {"plotly": "json", "text": "txt"}.get(self.format, self.format), self.payload()
 
     def _wav(self) -> bytes:
         samples, rate, channels = self.audio()

@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
 from accelbus.durable import write_atomically
 from accelbus.values import flatten
-from accelbus_sinks._tfevents import summary_record, version_record
+from accelbus_sinks._tfevents import summary_record, valid_text, version_record
 
 START_FILE: Final = "events.out.tfevents.0000000000.hparams-start"
 END_FILE: Final = "events.out.tfevents.0000000000.hparams-status"
@@ -35,7 +35,7 @@ def write_hyperparameters(directory: Path, values: Mapping[str, Any], started: f
     """Show *values*, nested plain data, as the hyperparameters of the run in *directory*."""
     info = plugin_data_pb2.SessionStartInfo(start_time_secs=started)
     for key, value in flatten(values).items():
-        _show(value, info.hparams[_clean(key)])
+        _show(value, info.hparams[valid_text(key)])
     data = plugin_data_pb2.HParamsPluginData(session_start_info=info)
     _write(directory / START_FILE, metadata.SESSION_START_INFO_TAG, data, started)
 
@@ -66,7 +66,7 @@ def _show(value: Any, cell: Any) -> None:
     elif (isinstance(value, int) and abs(value) <= EXACT_INTEGERS) or (isinstance(value, float) and math.isfinite(value)):
         cell.number_value = value
     else:
-        cell.string_value = _clean(_shortened(value if isinstance(value, str) else _spelled_out(value)))
+        cell.string_value = valid_text(_shortened(value if isinstance(value, str) else _spelled_out(value)))
 
 
 def _spelled_out(value: Any) -> str:
@@ -75,8 +75,3 @@ def _spelled_out(value: Any) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 1] + "…"
-
-
-def _clean(text: str) -> str:
-    """Protobuf takes no lone surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import google_crc32c
@@ -96,7 +97,7 @@ class EventEncoder:
         values = b"".join([self._value(key, value) for key, value in row.values.items() if value is not None])
         if not values:
             return b""
-        return record(_WALL_TIME + _pack_double(row.time_ns / 1e9) + _SUMMARY + _varint(len(values)) + values + _STEP + _varint(row.step))
+        return value_record(row.time_ns / 1e9, row.step, values)
 
     def _value(self, key: str, value: Any) -> bytes:
         if isinstance(value, str | list | tuple):
@@ -135,16 +136,29 @@ def version_record(wall_time: float) -> bytes:
     return record(event_pb2.Event(wall_time=wall_time, file_version="brain.Event:2", source_metadata=source).SerializeToString())
 
 
+def value_record(wall_time: float, step: int, *values: bytes) -> bytes:
+    """Frame an event with *values* from `tensor_value`."""
+    summary = b"".join(values)
+    return record(_WALL_TIME + _pack_double(wall_time) + _SUMMARY + _varint(len(summary)) + summary + _STEP + _varint(step))
+
+
 def text_value(key: str, text: str) -> bytes:
     """Return one value of a summary, for the Text tab; torch's ``SummaryWriter.add_text`` uses the same tag."""
-    tensor = tensor_pb2.TensorProto(
-        dtype=types_pb2.DT_STRING,
-        string_val=[_utf8(text)],
-        tensor_shape=tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)]),
-    )
     metadata = text_metadata.create_summary_metadata(display_name="", description="")
-    tag = _utf8(f"{key}/text_summary").decode()
-    value: bytes = summary_pb2.Summary.Value(tag=tag, metadata=metadata, tensor=tensor).SerializeToString()
+    return tensor_value(f"{key}/text_summary", metadata, string_tensor([_utf8(text)]))
+
+
+def string_tensor(values: Sequence[bytes], *shape: int) -> Any:
+    """Return a tensor of *shape*, not given: one row, with *values*."""
+    dimensions = [tensor_shape_pb2.TensorShapeProto.Dim(size=size) for size in shape or (len(values),)]
+    return tensor_pb2.TensorProto(
+        dtype=types_pb2.DT_STRING, string_val=values, tensor_shape=tensor_shape_pb2.TensorShapeProto(dim=dimensions)
+    )
+
+
+def tensor_value(tag: str, metadata: Any, tensor: Any) -> bytes:
+    """Return one value of a summary."""
+    value: bytes = summary_pb2.Summary.Value(tag=valid_text(tag), metadata=metadata, tensor=tensor).SerializeToString()
     return _VALUE + _varint(len(value)) + value
 
 
@@ -152,6 +166,11 @@ def _scalar_prefix(key: str) -> bytes:
     tag = _utf8(key)
     head = _TAG + _varint(len(tag)) + tag + _SIMPLE_VALUE
     return _VALUE + _varint(len(head) + 4) + head
+
+
+def valid_text(text: str) -> str:
+    """Return *text* as protobuf takes it: lone surrogates written out."""
+    return _utf8(text).decode()
 
 
 def _utf8(text: str) -> bytes:
@@ -178,4 +197,14 @@ def _masked_crc(data: bytes) -> bytes:
     return _pack_u32(((crc >> 15 | crc << 17) + 0xA282EAD8) & _MASK)
 
 
-__all__ = ["EventEncoder", "record", "summary_record", "text_value", "version_record"]
+__all__ = [
+    "EventEncoder",
+    "record",
+    "string_tensor",
+    "summary_record",
+    "tensor_value",
+    "text_value",
+    "valid_text",
+    "value_record",
+    "version_record",
+]

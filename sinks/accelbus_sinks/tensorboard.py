@@ -10,16 +10,29 @@ import json
 import os
 import socket
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from accelbus.durable import write_atomically
+from accelbus.media import Media
 from accelbus.tracking import GeneralTracker, Row
 from accelbus_sinks._append_file import AppendFile, cut_back, set_aside
+from accelbus_sinks._side_files import SideFiles
 from accelbus_sinks._tensorboard_hparams import forget_status, write_hyperparameters, write_status
 from accelbus_sinks._tensorboard_late import LatePoints
-from accelbus_sinks._tfevents import EventEncoder, version_record
+from accelbus_sinks._tensorboard_media import (
+    alert_value,
+    audio_value,
+    caption_values,
+    file_value,
+    histogram_value,
+    image_value,
+    record_value,
+    video_value,
+)
+from accelbus_sinks._tfevents import EventEncoder, text_value, value_record, version_record
 
 SUFFIX: Final = ".accelbus"
 """End of the names of our event files; others in the directory are not touched."""
@@ -56,6 +69,9 @@ class TensorBoardTracker(GeneralTracker):
         self._started = 0.0
         self._open = False
         self._step = 0
+        self._side: SideFiles | None = None
+        self._summary: dict[str, Any] = {}
+        self._record = 0
 
     @property
     def tracker(self) -> Path:
@@ -74,6 +90,9 @@ class TensorBoardTracker(GeneralTracker):
                 set_aside(path, path.name.replace("tfevents", "superseded"))
         if self._position["file"]:
             cut_back(self._directory / self._position["file"], self._position["offset"])
+        self._side = SideFiles(self._directory, self.run_info)
+        self._side.restore(checkpoint.get("side", {}))
+        self._record = checkpoint.get("record", 0)
 
     def start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -100,8 +119,73 @@ class TensorBoardTracker(GeneralTracker):
         if rows:
             self._step = rows[-1].step
 
+    # Media
+
+    def log_image(self, key: str, media: Media, step: int) -> None:
+        self._show(step, media.time_ns, image_value(key, media), *caption_values(key, media))
+
+    def log_histogram(self, key: str, media: Media, step: int) -> None:
+        self._show(step, media.time_ns, histogram_value(key, *media.histogram()))
+
+    def log_table(self, key: str, media: Media, step: int) -> None:
+        self._show(step, media.time_ns, text_value(key, media.markdown()))
+
+    def log_text(self, key: str, text: str, step: int) -> None:
+        self._show(step, time.time_ns(), text_value(key, text))
+
+    def log_audio(self, key: str, media: Media, step: int) -> None:
+        if media.format in {"pcm16", "wav"}:
+            self._show(step, media.time_ns, audio_value(key, media))
+        else:
+            self._log_as_file(key, media, step)
+
+    def log_video(self, key: str, media: Media, step: int) -> None:
+        if media.format == "frames":
+            self._show(step, media.time_ns, video_value(key, media), *caption_values(key, media))
+        else:
+            self._log_as_file(key, media, step)
+
+    def log_artifact(self, key: str, media: Media, step: int) -> None:
+        """A copy below ``files`` of the run's directory, and where it is on the Text tab."""
+        self._show(step, media.time_ns, file_value(key, media, self._beside().media(key, media, step)))
+
+    def _log_as_file(self, key: str, media: Media, step: int) -> None:
+        self.log_artifact(key, media, step)
+
+    def _show(self, step: int, time_ns: int, *values: bytes) -> None:
+        file = self._events()
+        file.make_room()
+        file.append(value_record(time_ns / 1e9, step, *values))
+
+    # What is said of the run as a whole
+
+    def alert(self, title: str, text: str, level: str) -> None:
+        self._beside().alert(title, text, level, self._step)
+        self._show(self._step, time.time_ns(), alert_value(title, text, level))
+
+    def summarise(self, values: Mapping[str, Any]) -> None:
+        """In ``summary.json`` at once; with the end of the run as the last points of curves ``summary/…``, which the HParams tab shows."""
+        self._beside().summary(values)
+        self._summary = {f"summary/{key}": value for key, value in values.items()}
+
+    def define_metric(self, pattern: str, *, axis: str = "", summary: str = "", goal: str = "") -> None:
+        self._beside().define(pattern, axis=axis, summary=summary, goal=goal)
+
+    def store_run_record(self, facts: Mapping[str, Any]) -> None:
+        """On the Text tab, and in ``run_record.json``; not again after a restart."""
+        self._beside().run_record(facts)
+        value = record_value(facts)
+        if zlib.crc32(value) != self._record:
+            self._show(0, time.time_ns(), value)
+            self._record = zlib.crc32(value)
+
+    def log_console(self, lines: Sequence[str]) -> None:
+        self._beside().console(lines)
+
+    # Durability and the end
+
     def flush(self) -> None:
-        self._check_open()
+        self._beside().flush()
         if self._file:
             for row in self._late.release():
                 self._file.append(self._encoder.encode(row))
@@ -109,13 +193,19 @@ class TensorBoardTracker(GeneralTracker):
             self._position = {"file": self._file.path.name, "offset": self._file.length}
 
     def checkpoint(self) -> dict[str, Any]:
-        return {**self._position, "started": self._started}
+        side = self._side.checkpoint() if self._side else {}
+        return {**self._position, "started": self._started, "side": side, "record": self._record}
 
     def finish(self, status: str | None = None) -> None:
+        self._check_open()
+        if self._summary:
+            self.log_batch([Row(self._step, self._summary, time.time_ns())])
+            self._summary = {}
         self.flush()
         if self._file:
             self._file.close()
             self._file = None
+        self._beside().close()
         write_status(self._directory, status or "finished", time.time())
         self._open = False
 
@@ -129,6 +219,12 @@ class TensorBoardTracker(GeneralTracker):
     def _check_open(self) -> None:
         if not self._open:
             raise RuntimeError(f"the run in {self._directory} is not open; call start() first")
+
+    def _beside(self) -> SideFiles:
+        self._check_open()
+        if self._side is None:
+            self._side = SideFiles(self._directory, self.run_info)
+        return self._side
 
     def _events(self) -> AppendFile:
         """Open this process's file with its first row, when the hyperparameters, to be read before it, are most likely there."""

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("tensorboard")
 
+import numpy as np
+import PIL.Image
+
+from accelbus.media import Artifact, Audio, Figure, Histogram, Html, Image, Table, Video
 from accelbus.testing import Point, ReadBack, SinkContract
 from accelbus.tracking import Row
 from accelbus_sinks.tensorboard import TensorBoardTracker
 from tests.support import tensorboard_readers as readers
+from tests.support.media import media
 
 
 class TestTensorBoard(SinkContract):
@@ -147,6 +154,101 @@ def test_event_files_of_others_are_left_alone(tmp_path):
     assert other.exists()
 
 
+def test_media_are_in_their_tabs(tracker, tmp_path):
+    """Images, histograms and sound where TensorBoard has them, under their key and with their own time; a curve may have the same key."""
+    for value, key in (
+        (Image(np.zeros((4, 5, 3), np.uint8), caption="black"), "samples"),
+        (Figure(figure()), "plot"),
+        (Video(np.zeros((2, 6, 7, 3), np.uint8)), "clip"),
+        (Histogram([1.0, 2.0, 2.0], bins=2), "loss"),
+        (Audio(np.zeros(800), sample_rate=8000, caption="silence"), "sound\ud800"),
+    ):
+        tracker.log_media(key, media(value, tmp_path, 1_700_000_000_500_000_000), 7)
+    tracker.log_batch([Row(7, {"loss": 1.0}, 1)])
+    tracker.finish()
+
+    images = readers.shown(tmp_path, "images")
+    assert {tag: name for tag, (name, _) in images.items()} == {
+        "samples/image_summary": "samples",
+        "plot/image_summary": "plot",
+        "clip/image_summary": "clip",
+    }
+    ((step, seconds, (width, height, png)),) = images["samples/image_summary"][1]
+    assert (step, seconds, width, height) == (7, 1_700_000_000.5, b"5", b"4")
+    assert PIL.Image.open(io.BytesIO(png)).size == (5, 4)
+    assert images["clip/image_summary"][1][0][2][:2] == [b"7", b"6"]
+    assert images["clip/image_summary"][1][0][2][2].startswith(b"GIF")
+    ((_, _, bins),) = readers.shown(tmp_path, "histograms")["loss/histogram_summary"][1]
+    assert bins.tolist() == [[1.0, 1.5, 1.0], [1.5, 2.0, 2.0]]
+    ((tag, (name, points)),) = readers.shown(tmp_path, "audio").items()
+    assert (tag, name) == ("sound\\ud800/audio_summary", "sound\\ud800")
+    assert points[0][2][0].startswith(b"RIFF")
+    assert ("samples/caption", "black") in {(key, text) for _, key, text, _ in readers.texts(tmp_path)}
+    assert [value for _, key, value, _ in readers.scalars(tmp_path) if key == "loss"] == [1.0]
+
+
+def test_what_has_no_tab_is_a_file_with_a_word_on_the_text_tab(tracker, tmp_path):
+    """Tables are Markdown there; files, pages, plotly figures and sound that is no WAV lie below the run's directory."""
+    (tmp_path / "net.pt").write_text("w")
+    (tmp_path / "song.mp3").write_bytes(b"mp3")
+    for value, key in (
+        (Table(["a", "b"], [[1, "x|y"]]), "table"),
+        (Artifact(tmp_path / "net.pt", name="net", type="model", aliases=["best"]), "model"),
+        (Html("<b>hi</b>"), "page"),
+        (Figure(SimpleNamespace(to_json=lambda: "{}")), "plotly"),
+        (Audio(tmp_path / "song.mp3"), "song"),
+    ):
+        tracker.log_media(key, media(value, tmp_path), 3)
+    tracker.finish()
+    texts = {key: text for _, key, text, _ in readers.texts(tmp_path)}
+    assert texts == {
+        "table": "| a | b |\n| --- | --- |\n| 1 | x\\|y |",
+        "model": "model **net** (best): `files/net/step-3/net.pt`",
+        "page": "html: `files/page-3.html`",
+        "plotly": "figure: `files/plotly-3.json`",
+        "song": "audio: `files/song-3.mp3`",
+    }
+    files = {path.name: path.read_bytes() for path in (tmp_path / "run" / "files").rglob("*") if path.is_file()}
+    assert files == {"net.pt": b"w", "page-3.html": b"<b>hi</b>", "plotly-3.json": b"{}", "song-3.mp3": b"mp3"}
+
+
+def test_the_hparams_tab_shows_the_summary_of_a_finished_run(tracker, tmp_path):
+    """As metrics ``summary/…``; ``summary.json`` has them at once, and the last call counts."""
+    tracker.store_init_configuration({"lr": 0.1})
+    tracker.log_batch([Row(9, {"loss": 1.0}, 1)])
+    tracker.summarise({"best": 0.5})
+    tracker.summarise({"best": 0.25, "verdict": "good"})
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"best": 0.25, "verdict": "good"}
+    tracker.finish()
+    (group,) = readers.sessions(tmp_path)
+    assert {metric.name.tag: metric.value for metric in group.metric_values} == {"loss": 1.0, "summary/best": 0.25}
+    assert [(step, text) for step, key, text, _ in readers.texts(tmp_path) if key == "summary/verdict"] == [(9, "good")]
+
+
+def test_the_circumstances_of_a_run_and_its_alerts_are_on_the_text_tab(tmp_path):
+    """A table, with long texts below it; once, however often it is told after a restart."""
+    facts = {"command": "train.py --lr 0.1", "git": {"commit": "abc"}, "patch": "-a\n+b"}
+    tracker = _started(tmp_path, "run")
+    tracker.store_run_record(facts)
+    tracker.log_batch([Row(4, {"loss": 1.0}, 1)])
+    tracker.alert("loss is NaN", "stopping", "error")
+    tracker.define_metric("loss", summary="min")
+    tracker.log_console(["hello"])
+    tracker.flush()
+    again = _started(tmp_path, "run", tracker.checkpoint())
+    again.store_run_record(facts)
+    again.finish()
+    texts = [(step, key, text) for step, key, text, _ in readers.texts(tmp_path)]
+    assert texts == [
+        (0, "run_record", "| | |\n|---|---|\n| command | train.py --lr 0.1 |\n| git/commit | abc |\n\n**patch**\n\n```\n-a\n+b\n```"),
+        (4, "alerts", "**error: loss is NaN**\n\nstopping"),
+    ]
+    assert json.loads((tmp_path / "run" / "run_record.json").read_text()) == facts
+    assert json.loads((tmp_path / "run" / "definitions.json").read_text())["loss"]["summary"] == "min"
+    assert json.loads((tmp_path / "run" / "alerts.jsonl").read_text())["level"] == "error"
+    assert (tmp_path / "run" / "console.log").read_text() == "hello\n"
+
+
 def test_arguments_of_a_summary_writer_are_accepted_and_others_refused(tmp_path):
     """What Accelerate's users pass works; a typing error does not pass in silence."""
     assert TensorBoardTracker("run", tmp_path, flush_secs=60, max_queue=100)
@@ -171,8 +273,16 @@ tracker.finish()
     assert [(step, value) for step, _, value, _ in readers.scalars(tmp_path)] == [(1, 1.0)]
 
 
-def _started(logging_dir, name):
+def _started(logging_dir, name, checkpoint=None):
     tracker = TensorBoardTracker(name, logging_dir)
-    tracker.restore({})
+    tracker.restore(checkpoint or {})
     tracker.start()
     return tracker
+
+
+def figure():
+    from matplotlib.figure import Figure
+
+    drawn = Figure((1, 1))
+    drawn.subplots().plot([1, 2])
+    return drawn
