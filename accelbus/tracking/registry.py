@@ -44,6 +44,7 @@ BUILT_IN: Final = {
         TrackerSpec("comet_ml", "comet_ml", "comet", "CometMLTracker"),
         TrackerSpec("dvclive", "dvclive", "dvclive", "DVCLiveTracker"),
         TrackerSpec("mlflow", "mlflow", "mlflow", "MLflowTracker"),
+        TrackerSpec("aim", "aim", "aim", "AimTracker"),
         TrackerSpec("clearml", "clearml", "clearml", "ClearMLTracker"),
         TrackerSpec("swanlab", "swanlab", "swanlab", "SwanLabTracker"),
     )
@@ -79,7 +80,7 @@ def register_tracker_class(tracker_class: Any) -> None:
             "This is especially significant when shadowing a built-in tracker.",
             stacklevel=2,
         )
-    _registered[name] = tracker_class
+    _registered[name] = cast("type[GeneralTracker]", tracker_class)
 
 
 def resolve(log_with: str | Sequence[str] | None, *, check_installed: bool = True, given: Container[str] = ()) -> tuple[str, ...]:
