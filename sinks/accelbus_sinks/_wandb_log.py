@@ -23,8 +23,11 @@ from accelbus.durable import sync_directory
 HEADER_BYTES: Final = 7
 BLOCK_BYTES: Final = 32 * 1024
 _CHUNK: Final = struct.Struct("<IHB")
-_COPY_BYTES: Final = 1024 * 1024
+_READ_BYTES: Final = 1024 * 1024
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_SEEDS: Final = {kind: zlib.crc32(bytes((kind,))) for kind in (_WHOLE, _FIRST, _MIDDLE, _LAST)}
+"""The checksum of a chunk is that of its type and its data."""
+_KINDS: Final[dict[int, str]] = {field.number: field.name for field in protocol.Record.DESCRIPTOR.oneofs_by_name["record_type"].fields}
 _ONCE: Final = frozenset({"header", "exit", "final", "footer"})
 """Kinds of records that a file has once, whatever it was made of."""
 _RECORDS_AFTER_AN_EXIT: Final = 32
@@ -61,8 +64,22 @@ class LogFollower:
 
 
 def kind_of(record: bytes) -> str:
-    """Return which kind of record the bytes are; empty when this W&B does not know it."""
-    return protocol.Record.FromString(record).WhichOneof("record_type") or ""
+    """Return which kind of record the bytes are; empty when this W&B does not know it. Looks at the first fields only."""
+    position = 0
+    while position < len(record):
+        key, position = _varint(record, position)
+        if kind := _KINDS.get(key >> 3):
+            return kind
+        # Skip the field: a number, 8 bytes, a length and as many bytes, 4 bytes.
+        wire_type = key & 7
+        if wire_type == 0:
+            _, position = _varint(record, position)
+        elif wire_type == 2:
+            length, position = _varint(record, position)
+            position += length
+        else:
+            position += 8 if wire_type == 1 else 4
+    return ""
 
 
 def history(part: Part) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -149,31 +166,45 @@ def _records(part: Part, start: int = HEADER_BYTES) -> Iterator[tuple[int, bytes
     """
     stop = float("inf") if part.size is None else part.size
     try:
-        file = part.path.open("rb")
+        file = part.path.open("rb", buffering=0)
     except FileNotFoundError:
         return
     with file:
         file.seek(start)
-        position = start
+        # Bytes that were read, where in them the next chunk begins, and (in start) where in the file they begin.
+        data, position = b"", 0
         parts: list[bytes] = []
         while True:
-            room = BLOCK_BYTES - position % BLOCK_BYTES
+            if len(data) - position < BLOCK_BYTES:
+                # No chunk is longer than a block.
+                start, data, position = start + position, data[position:] + file.read(_READ_BYTES), 0
+            room = BLOCK_BYTES - (start + position) % BLOCK_BYTES
             if room < _CHUNK.size:
-                file.seek(room, os.SEEK_CUR)
                 position += room
-            head = file.read(_CHUNK.size)
-            if len(head) < _CHUNK.size:
+            if position + _CHUNK.size > len(data):
                 return
-            crc, length, kind = _CHUNK.unpack(head)
-            chunk = file.read(length)
+            crc, length, kind = _CHUNK.unpack_from(data, position)
+            chunk = data[position + _CHUNK.size : position + _CHUNK.size + length]
             position += _CHUNK.size + length
-            if position > stop or not _WHOLE <= kind <= _LAST or zlib.crc32(bytes((kind,)) + chunk) != crc:
+            if position > len(data) or start + position > stop or kind not in _SEEDS or zlib.crc32(chunk, _SEEDS[kind]) != crc:
                 return
             if kind in (_WHOLE, _FIRST):
                 parts.clear()
             parts.append(chunk)
             if kind in (_WHOLE, _LAST):
-                yield position, b"".join(parts)
+                yield start + position, b"".join(parts)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number that begins at *position*, and where it ends."""
+    number = shift = 0
+    while True:
+        byte = data[position]
+        number |= (byte & 0x7F) << shift
+        position += 1
+        shift += 7
+        if byte < 0x80:
+            return number, position
 
 
 class _Writer:
@@ -194,7 +225,7 @@ class _Writer:
             chunk, view = view[: room - _CHUNK.size], view[room - _CHUNK.size :]
             kind = (_FIRST if view else _WHOLE) if is_first else (_MIDDLE if view else _LAST)
             is_first = False
-            self._put(_CHUNK.pack(zlib.crc32(bytes((kind,)) + chunk), len(chunk), kind) + chunk)
+            self._put(_CHUNK.pack(zlib.crc32(chunk, _SEEDS[kind]), len(chunk), kind) + chunk)
 
     def _put(self, data: bytes) -> None:
         self._file.write(data)
@@ -202,7 +233,7 @@ class _Writer:
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
-    while size and (data := source.read(min(size, _COPY_BYTES))):
+    while size and (data := source.read(min(size, _READ_BYTES))):
         target.write(data)
         size -= len(data)
 

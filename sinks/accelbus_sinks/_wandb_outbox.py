@@ -1,0 +1,298 @@
+"""The way to W&B over sessions: what waits is handed over in order, and again where a session did not make it durable."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import wandb
+from wandb.sdk.mailbox import MailboxClosedError
+
+from accelbus.tracking import RunInfo
+from accelbus_sinks._config import write_config
+from accelbus_sinks._wandb_config import fitted
+from accelbus_sinks._wandb_log import Part, history
+from accelbus_sinks._wandb_metrics import Metrics
+from accelbus_sinks._wandb_parts import Parts, put_aside
+from accelbus_sinks._wandb_rows import Waiting, WaitingCall, WaitingRow
+from accelbus_sinks._wandb_session import Session
+from accelbus_sinks._wandb_settings import init_arguments, root_directory, run_id_of
+
+logger = logging.getLogger(__name__)
+
+_SERVICE_IS_GONE: Final = (ConnectionError, MailboxClosedError)
+_RESTARTS: Final = 3
+"""Of W&B's service without a flush between them; then it is delivery's turn."""
+
+
+class Outbox:
+    """Everything on its way to one run of W&B.
+
+    Args:
+        project: W&B's.
+        info: the run.
+        arguments: of ``wandb.init``, as the user gave them.
+    """
+
+    def __init__(self, project: str, info: RunInfo, arguments: Mapping[str, Any]) -> None:
+        self._project = project
+        self._info = info
+        self._kwargs = arguments
+        self.state_dir = None if info.state_dir == Path() else info.state_dir
+        self.root = root_directory(info, arguments, os.environ)
+        self.is_offline = False
+        self.session: Session | None = None
+        self.parts = Parts(self.state_dir or Path("/"))
+        self.metrics = Metrics(self.state_dir / "keys.json" if self.state_dir else None)
+        self.summary: dict[str, Any] = {}
+        self.facts: Mapping[str, Any] = {}
+        self._config: Mapping[str, Any] = {}
+        self._fitted = fitted({})
+        self._waiting: deque[Waiting] = deque()
+        self._handed_over: list[Waiting] = []
+        """Since the last flush."""
+        self._id: str | None = None
+        self._next_step = 0
+        self._uses_axis = False
+        self._restarts = 0
+
+    # State
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Go back to what `checkpoint` returned; {}: to nothing."""
+        self._next_step = checkpoint.get("next_step", 0)
+        self._uses_axis = checkpoint.get("uses_axis", False)
+        self.metrics.extremes = checkpoint.get("extremes", {})
+        if checkpoint:
+            self.parts.restore(checkpoint.get("parts", []))
+        else:
+            self._put_old_sessions_aside()
+
+    def checkpoint(self) -> dict[str, Any]:
+        session = self.session
+        current = Part(session.path, session.durable_size) if session and session.path else None
+        return {
+            "parts": self.parts.saved(current),
+            "next_step": session.durable_next_step if session else self._next_step,
+            "uses_axis": session.uses_axis if session else self._uses_axis,
+            "extremes": self.metrics.extremes,
+        }
+
+    @property
+    def stored_config(self) -> Mapping[str, Any]:
+        """The configuration as W&B was given it."""
+        return self._fitted.values
+
+    # Handing over
+
+    def put(self, row: WaitingRow) -> None:
+        """Add *row*, or its values to the row that came last if that is of the same step."""
+        last = self._waiting[-1] if self._waiting else None
+        if isinstance(last, WaitingRow) and last.place == row.place:
+            last.join(row)
+        else:
+            self._waiting.append(row)
+
+    def row_at(self, place: tuple[int, int]) -> WaitingRow:
+        """Return the row that waits for the step of *place*; a new one if it has been handed over already."""
+        for waiting in reversed(self._waiting):
+            if isinstance(waiting, WaitingRow) and waiting.place[1] == place[1]:
+                return waiting
+        row = WaitingRow(place, time.time_ns(), {})
+        self._waiting.append(row)
+        return row
+
+    def call(self, function: Callable[[Any], Any]) -> None:
+        """Do *function* with the run object, behind what waits."""
+        self._waiting.append(WaitingCall(function))
+        self.hand_over()
+
+    def hand_over(self, *, but: tuple[int, int] | None = None) -> None:
+        """Give W&B everything that waits, but a row at the end for which there is more."""
+        while self._waiting:
+            waiting = self._waiting[0]
+            if len(self._waiting) == 1 and isinstance(waiting, WaitingRow) and waiting.place == but:
+                return
+            session = self.opened()
+            try:
+                self._send(waiting, session)
+            except _SERVICE_IS_GONE as error:
+                self._start_service_again(error)
+                continue
+            self._handed_over.append(self._waiting.popleft())
+
+    def flush(self) -> None:
+        """Hand over everything and wait until W&B has it on disk."""
+        self.hand_over()
+        if self.session is None:
+            return
+        try:
+            self.session.flush()
+        except _SERVICE_IS_GONE as error:
+            self._start_service_again(error)
+            self.flush()
+            return
+        self._handed_over.clear()
+        self._restarts = 0
+
+    def finish(self, exit_code: int, *, is_preempted: bool) -> None:
+        """End the run; offline, its sessions become one file."""
+        self.flush()
+        session = self.opened()
+        try:
+            if self.parts.parts and self.metrics.extremes:
+                # W&B has only seen this session's values.
+                session.run.summary.update({name: dict(extreme) for name, extreme in self.metrics.extremes.items()})
+            if is_preempted:
+                session.run.mark_preempting()
+            session.finish(exit_code)
+        except _SERVICE_IS_GONE as error:
+            self._start_service_again(error)
+            self.finish(exit_code, is_preempted=is_preempted)
+            return
+        self.session = None
+        if session.path:
+            self.parts.add(Part(session.path))
+        self._next_step, self._uses_axis = session.next_step, session.uses_axis
+        if self.is_offline:
+            self.parts.join_all()
+            if self.state_dir:
+                shutil.rmtree(self.state_dir / "sessions", ignore_errors=True)
+
+    def _send(self, waiting: Waiting, session: Session) -> None:
+        for name in self.metrics.take_changes():
+            session.define_as(name, self.metrics.options[name])
+        waiting.send(session)
+        if isinstance(waiting, WaitingRow) and (stale := self.metrics.note(waiting.place, waiting.values)):
+            session.run.summary.update(stale)
+            session.touch()
+
+    # Sessions
+
+    def opened(self) -> Session:
+        """Return the session; a new one if there is none."""
+        if self.session is None:
+            self.session = session = self._new_session()
+            self._id = session.run.id
+            if not self.is_offline:
+                self._send_what_was_not_uploaded(session)
+            self.metrics.take_changes()
+            for name, options in self.metrics.options.items():
+                session.define_as(name, options)
+            if self.summary:
+                session.run.summary.update(self.summary)
+            if self.facts:
+                self.send_facts(session.run)
+            self._save_full_config(session.run)
+        return self.session
+
+    def store_config(self, config: Mapping[str, Any]) -> None:
+        """Make *config* the run's configuration: part of ``init`` if that is still to come."""
+        self._config, self._fitted = config, fitted(config)
+        if self.session is None:
+            self.opened()
+        else:
+            self.call(self._send_config)
+
+    def send_facts(self, run: Any) -> None:
+        _save(run, "accelbus-run.json", self.facts)
+
+    def _send_config(self, run: Any) -> None:
+        run.config.update(self._fitted.values, allow_val_change=True)
+        self._save_full_config(run)
+
+    def _save_full_config(self, run: Any) -> None:
+        if self._fitted.is_cut:
+            _save(run, "accelbus-config.json", self._config)
+
+    def _new_session(self) -> Session:
+        arguments = self._arguments()
+        before = _directories(arguments)
+        try:
+            return Session(arguments, next_step=self._next_step, uses_axis=self._uses_axis)
+        except Exception:
+            # It may be tried for hours, and each time W&B leaves a directory.
+            for directory in _directories(arguments) - before:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+    def _arguments(self) -> dict[str, Any]:
+        arguments = init_arguments(self._project, self._info, self._kwargs, os.environ)
+        arguments["config"] = {**(self._kwargs.get("config") or {}), **self._fitted.values}
+        arguments["id"] = self._id or run_id_of(self._info, self._kwargs, os.environ)
+        root = self.root
+        if self.is_offline:
+            arguments.pop("resume", None)
+            if self.parts.parts and self.state_dir:
+                root = self.state_dir / "sessions"
+        elif self.parts.parts or not {"resume", "resume_from", "fork_from"} & arguments.keys():
+            arguments = {name: value for name, value in arguments.items() if name not in {"resume_from", "fork_from"}}
+            arguments["resume"] = "allow"
+        if root:
+            root.mkdir(parents=True, exist_ok=True)
+            arguments["dir"] = str(root)
+        return arguments
+
+    def _send_what_was_not_uploaded(self, session: Session) -> None:
+        """Log what earlier sessions had on disk and the server does not have."""
+        wanted = session.first_step
+        for part in self.parts.parts:
+            for own, values in history(part):
+                if own >= wanted:
+                    session.relog(own, values)
+                    wanted = own + 1
+
+    def _start_service_again(self, error: Exception) -> None:
+        """W&B's service has died: leave the session, and let everything wait again that is not on disk.
+
+        Raises:
+            Exception: *error*, when that has been tried too often.
+        """
+        self._restarts += 1
+        session, self.session = self.session, None
+        if session:
+            if session.path:
+                self.parts.add(Part(session.path, session.durable_size))
+            self._next_step, self._uses_axis = session.durable_next_step, session.uses_axis
+        with contextlib.suppress(Exception):  # it cannot end in order
+            wandb.teardown()
+        self._waiting.extendleft(reversed(self._handed_over))
+        self._handed_over.clear()
+        if self._restarts > _RESTARTS:
+            self._restarts = 0
+            raise error
+        logger.warning("W&B's service is gone (%s); starting it again", type(error).__name__)
+
+    def _put_old_sessions_aside(self) -> None:
+        """Everything is delivered again: files of sessions before the first cursor must not count."""
+        run_id = run_id_of(self._info, {}, {})
+        if not run_id or not self.root or run_id != run_id_of(self._info, self._kwargs, os.environ):
+            return  # nobody says that they are ours
+        for path in sorted(self.root.glob(f"*wandb/offline-run-*-{run_id}*/run-{run_id}.wandb")):
+            put_aside(path)
+        if self.state_dir:
+            shutil.rmtree(self.state_dir / "sessions", ignore_errors=True)
+
+
+def _directories(arguments: Mapping[str, Any]) -> set[Path]:
+    """Return the directories of sessions of the run that *arguments* start."""
+    if "dir" not in arguments or not arguments["id"]:
+        return set()
+    return set(Path(arguments["dir"]).glob(f"*wandb/*run-*-{arguments['id']}*"))
+
+
+def _save(run: Any, name: str, content: Mapping[str, Any]) -> None:
+    """Make *content* a file of the run."""
+    if not run.disabled:
+        path = write_config(Path(run.dir) / name, content)
+        run.save(str(path), base_path=run.dir, policy="now", glob=False)
+
+
+__all__ = ["Outbox"]
