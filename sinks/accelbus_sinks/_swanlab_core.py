@@ -11,7 +11,7 @@ import logging
 import os
 import queue
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -237,11 +237,18 @@ class SwanLabCore:
         if self._failed:
             raise OSError(f"the run file could not be written ({self._failed}) and must be opened again by a new process")
 
+    def _report_refusals(self) -> None:
+        """Say what the server did not want: SwanLab counts it as uploaded."""
+        transport = getattr(self._core, "_transport", None)
+        for failure in transport.last_failures() if transport else ():
+            logger.warning("SwanLab's server refused %d records: %s", len(failure.records), failure.message)
+
     def _await_upload(self) -> None:
         before, since = -1, time.monotonic()
         while True:
             stats = self._core.get_operation_stats().stats
             if stats.uploaded_records >= stats.total_records:
+                self._report_refusals()
                 return
             if stats.uploaded_records != before:
                 before, since = stats.uploaded_records, time.monotonic()
@@ -276,10 +283,14 @@ def read_records(path: Path) -> Iterator[tuple[Any, int]]:
         reader.close()
 
 
-def read_numbers(path: Path, position: int) -> Mapping[tuple[str, int], float]:
-    """Return {(name, step): value} of what *path* has behind *position*."""
-    return {
-        (record.scalar.key, record.scalar.step): record.scalar.value.number
-        for record, end in read_records(path)
-        if end > position and record.HasField("scalar")
-    }
+def read_points(path: Path, position: int) -> dict[tuple[str, int], float | None]:
+    """Return {(name, step): number, None for media} of what *path* has behind *position*."""
+    points: dict[tuple[str, int], float | None] = {}
+    for record, end in read_records(path):
+        if end <= position:
+            continue
+        if record.HasField("scalar"):
+            points[record.scalar.key, record.scalar.step] = record.scalar.value.number
+        elif record.HasField("media"):
+            points[record.media.key, record.media.step] = None
+    return points

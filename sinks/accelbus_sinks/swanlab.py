@@ -21,7 +21,7 @@ from accelbus_sinks._append_file import cut_back
 from accelbus_sinks._config import spelled_out, text_of, write_config
 from accelbus_sinks._keys import KeyMap
 from accelbus_sinks._step_text import step_text
-from accelbus_sinks._swanlab_core import LARGEST_STEP, SwanLabCore, attach, read_numbers
+from accelbus_sinks._swanlab_core import LARGEST_STEP, SwanLabCore, attach, read_points
 from accelbus_sinks._swanlab_media import SwanLabMedia
 from accelbus_sinks._swanlab_names import LONGEST, name_of, revisions, virtual_key
 from accelbus_sinks._swanlab_public import PublicCore
@@ -53,7 +53,7 @@ class SwanLabTracker(SwanLabMedia):
         self._checkpoint: dict[str, Any] = {}
         self._offset = 0
         self._step = 0
-        self._delivered: Mapping[tuple[str, int], float] = {}
+        self._delivered: Mapping[tuple[str, int], float | None] = {}
         """What the process before this one had logged behind its cursor, and may have uploaded."""
 
     @property
@@ -156,7 +156,7 @@ class SwanLabTracker(SwanLabMedia):
             return
         offset = self._checkpoint.get("offset", 0)
         if is_online:
-            self._delivered = read_numbers(file, offset)
+            self._delivered = read_points(file, offset)
         else:
             cut_back(file, offset)
         runs.merge(before, directory)
@@ -168,26 +168,29 @@ class SwanLabTracker(SwanLabMedia):
     def _free_name(
         self, core: SwanLabCore | PublicCore, key: str, step: int, attempt: int, kind: str = "", value: float | None = None
     ) -> str | None:
-        """Return the name under which SwanLab will not skip a value; None if it has this very *value* already."""
+        """Return the name under which SwanLab will not skip a value; None if it has this very *value* already.
+
+        Media come without *value*: what the process before this one logged behind its cursor is taken for the same.
+        """
         for revision in revisions(attempt):
             name = self._names[virtual_key(key, kind, revision)]
             if not core.is_used(name, step):
                 return name
-            if value is not None and self._delivered.get((name, step)) == value:
+            if self._delivered.get((name, step), math.nan) == value:
                 return None
         raise AssertionError("there is always another name")
 
-    def _store_media(self, key: str, kind: str, step: int, value: Any, time_ns: int) -> bool:
+    def _store_media(self, key: str, kind: str, step: int, value: Any, time_ns: int, attempt: int = 0) -> bool:
         core = self._opened()
         if not 0 <= step < LARGEST_STEP:
             return False
-        name = self._free_name(core, key, step, 0, kind)
-        return name is not None and core.store_media(name, step, value, time_ns)
+        name = self._free_name(core, key, step, attempt, kind)
+        return name is None or core.store_media(name, step, value, time_ns)
 
     def _store_text(self, key: str, step: int, text: str, row: Row) -> None:
         import swanlab  # noqa: PLC0415  only the worker imports trackers
 
-        if not self._store_media(key, "text", step, swanlab.Text(text), row.time_ns):
+        if not self._store_media(key, "text", step, swanlab.Text(text), row.time_ns, row.attempt):
             self._opened().store_lines([step_text(step, {key: text})], row.time_ns)
 
     def _store_config(self, config: dict[str, Any]) -> None:

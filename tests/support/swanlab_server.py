@@ -1,0 +1,130 @@
+"""A SwanLab server for tests: projects, runs and values in memory, behind the part of the API that the client uses."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+class SwanLabServer:
+    """Started by ``with``; `environ` makes a client use it.
+
+    Attributes:
+        runs: {id: fields}
+        values: those taken, in order: {"key", "index", "data", "create_time"}
+        media, lines: the same for media and consoles.
+        files: {path: bytes}
+        states: those that runs were given, in order.
+        refusing: answer every login with HTTP 401.
+        holding: answer every upload with HTTP 503.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.values: list[dict[str, Any]] = []
+        self.lines: list[dict[str, Any]] = []
+        self.states: list[str] = []
+        self.configs: list[dict[str, Any]] = []
+        self.refusing = False
+        self.holding = False
+        self.media: list[dict[str, Any]] = []
+        self.files: dict[str, bytes] = {}
+        self._projects: set[str] = set()
+
+    def __enter__(self) -> Self:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_any(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                call = f"{self.command} {self.path.partition('?')[0]}"
+                if call.startswith("PUT /files/"):
+                    server.files[call.removeprefix("PUT /files/")] = body
+                    body = b""
+                code, answer = server.answer(call, json.loads(body) if body else {})
+                data = json.dumps(answer).encode()
+                self.send_response(code)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = handle_any
+
+            def log_message(self, *arguments: object) -> None:
+                """Say nothing."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables that lead SwanLab's client here."""
+        address = f"http://127.0.0.1:{self._http.server_address[1]}"
+        return {"SWANLAB_API_HOST": address, "SWANLAB_WEB_HOST": address, "SWANLAB_API_KEY": "key", "SWANLAB_MODE": "online"}
+
+    def curve(self, key: str) -> list[tuple[int, float]]:
+        """Return [(step, value)] in the order in which they came."""
+        return [(value["index"], value["data"]) for value in self.values if value["key"] == key]
+
+    def answer(self, call: str, given: Any) -> tuple[int, Any]:
+        """Return (HTTP status, answer)."""
+        if call == "POST /api/login/api_key":
+            login = {"sid": "s", "expiredAt": "2100-01-01T00:00:00.000Z", "userInfo": {"username": "user"}}
+            return (401, {"message": "invalid key"}) if self.refusing else (200, login)
+        if match := re.fullmatch(r"GET /api/project/user/([^/]+)", call):
+            project = {
+                "cuid": "p",
+                "name": match[1],
+                "group": {"username": "user"},
+                "_count": {"experiments": 0},
+                "version": 1,
+                "path": f"user/{match[1]}",
+            }
+            return (200, project) if match[1] in self._projects else (404, {})
+        if call == "POST /api/projects/user":
+            self._projects.add(given["name"])
+            return 201, {}
+        if re.fullmatch(r"POST /api/project/user/[^/]+/experiment", call):
+            is_new = given["cuid"] not in self.runs
+            run = self.runs.setdefault(given["cuid"], {**given, "slug": given["cuid"], "createdAt": "2026-01-01T00:00:00.000Z"})
+            return (201 if is_new else 200), run
+        if call.startswith("GET /api/house/metrics/summaries/"):
+            scalar, media = _newest(self.values), _newest(self.media)
+            log = [{"step": max(line["epoch"] for line in self.lines)}] if self.lines else []
+            return 200, {"scalar": scalar, "media": media, "log": log}
+        if call == "POST /api/house/metrics":
+            return self._take(given)
+        if call == "POST /api/resources/presigned/put":
+            return 200, {"urls": [f"{self.environ['SWANLAB_API_HOST']}/files/{path}" for path in given["paths"]]}
+        if call.endswith("/state"):
+            self.states.append(given["state"])
+        elif call.endswith("/profile") and "config" in given:
+            self.configs.append(given["config"])
+        return 200, {}
+
+    def _take(self, given: dict[str, Any]) -> tuple[int, Any]:
+        if self.holding:
+            return 503, {}
+        {"scalar": self.values, "media": self.media, "log": self.lines}[given["type"]].extend(given["metrics"])
+        return 200, {}
+
+
+def _newest(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    newest: dict[str, int] = {}
+    for value in values:
+        newest[value["key"]] = max(newest.get(value["key"], -1), value["index"])
+    return [{"key": key, "step": step} for key, step in newest.items()]
