@@ -32,7 +32,8 @@ Uuid: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Seq: TypeAlias = Annotated[int, Meta(ge=0, le=frame.LAST_SEQ)]
 Number: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 Ranks: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
-Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
+Text: TypeAlias = Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")]
+"""Some are paths: with a NUL in one, system calls raise what nobody expects of a path."""
 Dropped: TypeAlias = Annotated[dict[Text, Seq], Meta(max_length=256)]
 Ending: TypeAlias = Annotated[str, Meta(pattern=f"^({'|'.join(STATUSES)})$")]
 

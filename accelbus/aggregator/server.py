@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class BusProcess:
         self._complained_of_record = ""
         self._terminating_at: float | None = None
         self._bad_frames: Counter[str] = Counter()
+        self._errors = 0
         self._verdict: control.Verdict | None = None
         self._handover: control.Handover | None = None
         """The newest; never written anywhere."""
@@ -156,7 +158,7 @@ class BusProcess:
                 if checked is None:
                     continue
                 if checked.kind == frame.CONTROL:
-                    await self._handle(peer, checked)
+                    await self._survive("a control message", self._handle(peer, checked))
                     continue
                 member = self._roster.by_peer(peer)
                 if member is None or member.producer != checked.producer:
@@ -203,6 +205,17 @@ class BusProcess:
         # The first, the tenth, the hundredth, …
         if str(count).strip("0") == "1":
             _log.warning("dropped what a peer sent, number %d of the kind: %s", count, error)
+
+    async def _survive(self, what: str, work: Coroutine[Any, Any, None]) -> bool:
+        """Do *work* for one producer; False when it failed, in a way that nobody thought of."""
+        try:
+            await work
+        except Exception:  # noqa: BLE001  isolation: one producer must not end the process for all, again and again
+            self._errors += 1
+            if str(self._errors).strip("0") == "1":
+                _log.exception("%s cannot be dealt with and is passed over, number %d of the kind", what, self._errors)
+            return False
+        return True
 
     def _ask_who(self, peer: bytes) -> None:
         now = time.monotonic()
@@ -341,7 +354,7 @@ class BusProcess:
         found = await anyio.to_thread.run_sync(lambda: list(find_spools(spool_directories(self._tuning), self._tuning)))
         for spool in found:
             spool.hello.spool = str(spool.path)
-            if is_of_run(spool.hello, self._run_dir.path):
+            if self._is_ours(spool.hello):
                 # Whatever became of its producer: a spool goes when its process is gone and all of it is in the journal.
                 self._take_in(spool.hello, None)
         for spool in found:
@@ -357,7 +370,9 @@ class BusProcess:
             self._somebody_left = anyio.Event()
             await self._find_producers()
             for producer in self._watch.gone():
-                await self._bury(self._roster.members[producer])
+                member = self._roster.members[producer]
+                if not await self._survive(f"what rank {member.rank} left in its spool", self._bury(member)):
+                    self._give_up(member)
             for member in self._roster.live():
                 if not self._watch.is_watched(member.producer) and member.host == host.name() and not host.process_exists(member.pid):
                     self._ledger.record(self._roster.end(member, state="dead", status="killed"))
@@ -374,16 +389,21 @@ class BusProcess:
     async def _find_producers(self) -> None:
         """Take in who has a spool on this node and said nothing yet: it may be killed before it gets a word out."""
         for hello in await anyio.to_thread.run_sync(self._watch.find_new, spool_directories(self._tuning)):
-            if hello.producer not in self._roster.members and is_of_run(hello, self._run_dir.path):
+            if hello.producer not in self._roster.members and self._is_ours(hello):
                 self._reopen(self._take_in(hello, None))
+
+    def _is_ours(self, hello: control.Hello) -> bool:
+        """Whether a spool is of this run. A run of the same name that was deleted elsewhere is another one."""
+        try:
+            return os.path.samefile(hello.run_dir, self._run_dir.path)
+        except OSError:
+            return False
 
     async def _bury(self, member: Member) -> None:
         """The producer's lock could be taken: bring what it left into the journal."""
         remains = await anyio.to_thread.run_sync(self._watch.remains, member.producer)
         if remains is None:
-            if member.state in LIVE:
-                self._ledger.record(self._roster.end(member, state="dead", status="killed"))
-            self._watch.drop(member.producer, unlink=False)
+            self._give_up(member)
             return
         batches = [batch for batch in remains.batches if batch.last_seq > member.through_seq]
         frames = [batch.to_frame(member.producer, member.launch) for batch in batches]
@@ -396,6 +416,12 @@ class BusProcess:
             self._watch.drop(member.producer, unlink=True)
         if batches:
             _log.warning("rank %d is gone; %d events salvaged from its spool", member.rank, sum(batch.count for batch in batches))
+
+    def _give_up(self, member: Member) -> None:
+        """A dead producer's spool cannot be read: it stays where it is."""
+        if member.state in LIVE:
+            self._ledger.record(self._roster.end(member, state="dead", status="killed"))
+        self._watch.drop(member.producer, unlink=False)
 
     def _note_end(self, member: Member, remains: Remains) -> None:
         member.last_seq = max(member.last_seq, remains.last_seq)
@@ -541,7 +567,7 @@ class BusProcess:
             "status": self._roster.status() if self._closed_at is not None else "running",
             "updated_ns": time.time_ns(),
             "bus": {
-                "pid": os.getpid(), "host": host.name(), "disk_failing": self._ledger.is_failing, "bad_frames": self._bad_frames.total() + self._socket.malformed,
+                "pid": os.getpid(), "host": host.name(), "disk_failing": self._ledger.is_failing, "bad_frames": self._bad_frames.total() + self._socket.malformed, "errors": self._errors,
                 **self._ledger.statistics(),
             },
             "ranks": self._roster.snapshot(),

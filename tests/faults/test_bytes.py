@@ -93,6 +93,7 @@ def test_a_producer_that_lies_harms_only_itself(job: Job) -> None:
             control.pack(peer.hello(rank=-1), producer=peer.producer),
             control.pack(peer.hello(role="trainer", rank=2**40, world_size=2**41), producer=peer.producer),
             control.pack(peer.hello(producer=b"short"), producer=peer.producer),
+            control.pack(peer.hello(spool="/tmp/a\0b"), producer=peer.producer),
         ):
             before = bad_frames(job)
             peer.send(lie)
@@ -125,7 +126,7 @@ def test_nonsense_in_a_hello_ends_nothing(job: Job) -> None:
     (rank,) = job.start(RANK, ACCELBUS_ROLE="trainer")
     rank.said("up")
     with Peer(job) as peer:
-        for spool in (str(precious), str(job.root), "/dev/zero", str(job.root / "nothing"), "\0", "x" * 4000):
+        for spool in (str(precious), str(job.root), "/dev/zero", str(job.root / "nothing"), "x" * 4000):
             peer.greet(producer=random.Random(spool).randbytes(16), spool=spool, record={"sinks": 5})
         peer.greet(spool=str(precious))
         peer.say(control.Bye(0, "finished"))
