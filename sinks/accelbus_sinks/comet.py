@@ -86,6 +86,7 @@ class CometMLTracker(CometMedia):
         self._counts: Counter[str] = Counter()
         self._pace = Pace(VALUES_PER_MINUTE / 60, BURST)
         self._step = 0
+        self._facts: dict[str, object] = {}
 
     @property
     def tracker(self) -> Any:
@@ -220,15 +221,21 @@ class CometMLTracker(CometMedia):
         self._other(f"metric {pattern}", ", ".join(f"{name}={value}" for name, value in said.items() if value) or "shown")
 
     def store_run_record(self, facts: Mapping[str, Any]) -> None:
-        """System info, packages on their own tab, everything as a file."""
+        """System info, packages on their own tab, everything as a file; what has been said before is not repeated."""
         experiment = self._opened()
         packages = facts.get("packages")
-        if isinstance(packages, Mapping):
-            for name, version in packages.items():
+        for name, version in packages.items() if isinstance(packages, Mapping) else ():
+            if self._is_news(f"package {name}", version):
                 experiment.log_dependency(name, version)
         for key, value in flatten({name: value for name, value in facts.items() if value is not packages}).items():
-            experiment.log_system_info(shorten(key, LONGEST_NAME), shorten(text_of(value), LONGEST_TEXT))
+            if self._is_news(key, value):
+                experiment.log_system_info(shorten(key, LONGEST_NAME), shorten(text_of(value), LONGEST_TEXT))
         self._document("run_record.json", facts)
+
+    def _is_news(self, name: str, value: object) -> bool:
+        is_known = name in self._facts and self._facts[name] == value
+        self._facts[name] = value
+        return not is_known
 
     def log_console(self, lines: Sequence[str]) -> None:
         from comet_ml.messages import StandardOutputMessage  # noqa: PLC0415  see `start`
