@@ -22,7 +22,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -60,6 +61,30 @@ ODD_KEYS: Final = (
     'quote"\\',
 )
 """What users name their metrics; trackers with a smaller alphabet map them, reversibly and without collisions."""
+
+RECORD_AT_ONCE: Final = {
+    "argv": ["train.py", "--lr", "0.1"],
+    "command": "python train.py --lr 0.1",
+    "executable": "/usr/bin/python",
+    "cwd": "/home/me",
+    "host": "node1",
+    "pid": 12,
+    "launcher": {"name": "torchrun", "world_size": 2},
+    "python": "3.13.1 (cpython)",
+    "environment": {"WORLD_SIZE": "2"},
+}
+"""The first part of a run record; see `GeneralTracker.store_run_record`."""
+RECORD: Final[dict[str, Any]] = {
+    "cpu": {"name": "Fast", "count": 8},
+    "memory_bytes": 2**34,
+    "os": "Linux",
+    "packages": {**{f"package-{number}": f"1.{number}" for number in range(300)}, "torch": "2.13.0"},
+    "git": {"commit": "c0ffee" * 6 + "c0de", "branch": "main", "remote": "https://example.org/it.git", "dirty": True, "untracked": ["é"]},
+    "patch": "diff --git a/x b/x\n" + "+line é\n" * 30_000,
+    "gpus": [{"name": "Big", "memory_mib": 81920, "driver": "570.1"}],
+    "torch": {"version": "2.13.0", "cuda": "12.8", "hip": None},
+}
+"""The other part, in which anything may be None."""
 
 
 class Point(NamedTuple):
@@ -99,6 +124,10 @@ class SinkContract:
     def read(self, logging_dir: Path) -> ReadBack:
         """Return what is stored below *logging_dir*, with the tracker's own reader."""
         raise NotImplementedError
+
+    def has_stored(self, text: str, tmp_path: Path) -> bool:
+        """Whether *text* is in what the tracker stored below *tmp_path*; for trackers that store plain files or archives of them."""
+        return any(text.encode() in content for path in tmp_path.rglob("*") if path.is_file() for content in _contents(path))
 
     @pytest.fixture
     def logging_dir(self, tmp_path: Path) -> Path:
@@ -240,6 +269,29 @@ class SinkContract:
         assert config["lr"] == pytest.approx(0.2)
         assert config["warmup"] == 10
 
+    def test_a_run_record_is_kept(self, tracker: GeneralTracker, logging_dir: Path, tmp_path: Path) -> None:
+        """It comes in parts, things may be unknown or large, and none of it disturbs the points."""
+        for unknown in (RECORD_AT_ONCE, {**RECORD_AT_ONCE, **dict.fromkeys(RECORD)}):
+            tracker.store_run_record(unknown)
+        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.flush()
+        tracker.store_run_record({**RECORD_AT_ONCE, **RECORD})
+        tracker.finish()
+        self._check_numbers(logging_dir, {(1, "loss"): 1.0})
+        if overrides(tracker, "store_run_record"):
+            assert self.has_stored(RECORD["git"]["commit"], tmp_path)
+
+    def test_console_output_is_kept(self, tracker: GeneralTracker, logging_dir: Path, tmp_path: Path) -> None:
+        """Lines come in batches between rows, long ones, empty ones and whatever characters they have."""
+        tracker.log_console(["one", "", "x" * 1000])
+        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.log_console(["损失 \x00 \\udcff", "the last line of all"])
+        tracker.flush()
+        tracker.finish()
+        self._check_numbers(logging_dir, {(1, "loss"): 1.0})
+        if overrides(tracker, "log_console"):
+            assert self.has_stored("the last line of all", tmp_path)
+
     @pytest.mark.parametrize("status", STATUSES)
     def test_every_status_finishes_a_run(self, tracker: GeneralTracker, logging_dir: Path, status: str) -> None:
         """A run ends with the status it has, and what was logged is there."""
@@ -343,6 +395,11 @@ class SinkContract:
         if once:
             assert len(points) == len(found), "a point is stored twice"
 
+    def _check_numbers(self, logging_dir: Path, expected: Mapping[tuple[int, str], float]) -> None:
+        """Compare the points but for texts, which may say other things about the run."""
+        points = [point for point in self.read(logging_dir).points if not isinstance(point.value, str | list)]
+        assert {(point.step, point.key): pytest.approx(point.value) for point in points} == expected
+
     def _killed(self, logging_dir: Path, *script: str) -> dict[str, Any]:
         """Feed ten rows in another process, follow *script*, kill it, and return its checkpoint."""
         child = self._child(logging_dir, script)
@@ -388,6 +445,14 @@ def _made(
     tracker = make_tracker(tracker_class, RunRecord(run_id=run_id, project="contract"), logging_dir, init_kwargs)
     tracker.run_info = RunInfo(run_id, "contract", run_id, resumed=resumed, state_dir=state_dir(logging_dir), output_dir=logging_dir)
     return tracker
+
+
+def _contents(path: Path) -> Iterator[bytes]:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            yield from map(archive.read, archive.namelist())
+    else:
+        yield path.read_bytes()
 
 
 def _row(step: int, values: Mapping[str, Any], attempt: int = 0) -> Row:
