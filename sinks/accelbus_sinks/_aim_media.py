@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from pathlib import Path
 from typing import Any, Final
 
+import PIL.Image
 from aim import Audio, Distribution, Figure, Image, Run
 from aim.ext.resource.log import LogLine
 
@@ -24,10 +26,10 @@ def image(media: Media) -> Image:
 def figure(media: Media) -> Figure | None:
     """Return a figure of plotly's, where plotly is installed here."""
     try:
-        from plotly import io  # noqa: PLC0415  optional
+        import plotly.io  # noqa: PLC0415  optional
     except ImportError:
         return None
-    return Figure(io.from_json(media.payload().decode(), skip_invalid=True))
+    return Figure(plotly.io.from_json(media.payload().decode(), skip_invalid=True))
 
 
 def distribution(media: Media) -> Distribution | None:
@@ -52,8 +54,8 @@ def animation(media: Media, directory: Path) -> Image | None:
     """Return moving pictures that are, or can become, a GIF."""
     if media.format not in {"gif", "frames"}:
         return None
-    path = media.save(directory, "animation")
-    return Image(str(path), caption=media.caption)
+    content = media.save(directory, "animation").read_bytes()
+    return Image(PIL.Image.open(io.BytesIO(content)), caption=media.caption)
 
 
 def console_line(line: str) -> LogLine:

@@ -13,7 +13,7 @@ from aim.storage.context import Context
 
 from accelbus_sinks._keys import read_keys
 
-KINDS = ("metric", "texts", "images", "audios", "distributions", "figures", "logs", "log_records")
+KINDS = ("metric", "texts", "images", "audios", "distributions", "figures")
 
 
 def run_of(directory: Path, run_id: str) -> Run:
