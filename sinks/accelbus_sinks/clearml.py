@@ -133,6 +133,10 @@ class ClearMLTracker(ClearMLMedia):
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         self.log_batch([Row(self._step if step is None else step, values, time.time_ns())])
+    def resolved_config(self) -> dict[str, Any]:
+        """Return `config`; empty for a run without one."""
+        return self.config
+
 
     def log_batch(self, rows: Sequence[Row]) -> None:
         self._opened()

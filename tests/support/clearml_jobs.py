@@ -63,7 +63,7 @@ def import_and_run_by_agent(state: Path) -> dict[str, Any]:
     tracker = tracker_of(state, "another")
     tracker.start()
     tracker.store_init_configuration({"lr": 0.1, "model": {"depth": 3, "name": "net"}, "seed": 1})
-    resolved = tracker.config
+    resolved = tracker.resolved_config()
     tracker.store_init_configuration({**resolved, "warmup": 10})
     tracker.log_batch([Row(1, {"loss": 1.0}, 10**9)])
     task_id = tracker.tracker.id
