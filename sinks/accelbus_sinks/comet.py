@@ -10,6 +10,7 @@ handed over as the messages that those calls make, checked before; that also kee
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -46,6 +47,8 @@ TEMPORARY: Final = "temporary"
 """Where Comet gathers what it will archive, below the tracker's state."""
 QUEUED: Final = 20_000
 """Messages that may wait in Comet's queue, which has no bound of its own."""
+FLUSH_TIMEOUT: Final = 45
+"""Seconds for the server to have everything; then it is an error, and tried again."""
 QUEUE_TIMEOUT: Final = 0.1
 """Seconds between two looks of Comet's thread at whether the experiment has ended, while there is nothing to write."""
 LONGEST_WAIT: Final = 30.0
@@ -270,8 +273,14 @@ class CometMLTracker(CometMedia):
         self._texts.flush()
         if self._online:
             self._send_newest_texts()
-            if not experiment.flush():
-                raise ConnectionError("Comet could not send everything; it goes on trying")
+            self._deliver(experiment)
+
+    def _deliver(self, experiment: Any) -> None:
+        """Comet's ``flush`` is content when there is no connection: it has kept what it could not send, in a temporary file."""
+        timeout = {"timeout": FLUSH_TIMEOUT} if "timeout" in inspect.signature(experiment.flush).parameters else {}
+        is_connected = getattr(experiment.streamer, "has_connection_to_server", lambda: True)
+        if not (is_connected() and experiment.flush(**timeout) and is_connected()):
+            raise ConnectionError("Comet could not send everything; it goes on trying")
 
     def checkpoint(self) -> dict[str, Any]:
         return {"archives": self._archives.complete, "texts": self._texts.checkpoint()}
@@ -284,6 +293,8 @@ class CometMLTracker(CometMedia):
         if texts := self._texts.content():
             self._checked(experiment.log_asset_data(texts, name="texts.jsonl", overwrite=True), "texts.jsonl")
         self._other("status", status)
+        if self._online:
+            self._deliver(experiment)
         mark = "" if status == "finished" else f"the run ended as {status}"
         if mark:
             # What Comet does about an exception in a script: the experiment is shown as crashed.

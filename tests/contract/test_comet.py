@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -30,6 +31,7 @@ from accelbus.tracking import Row, RunInfo
 from accelbus_sinks._comet_start import NO_CAPTURE, alone
 from accelbus_sinks._keys import read_keys
 from accelbus_sinks.comet import CometMLTracker
+from tests.support import comet_readers as readers
 from tests.support.comet_readers import archives
 from tests.support.media import media
 
@@ -335,6 +337,84 @@ def test_a_server_that_refuses_the_key_is_an_error_of_start(tmp_path, monkeypatc
         with pytest.raises(Exception, match="401"):
             opened(tmp_path, online=True)
         server.shutdown()
+
+
+class Online:
+    """A server of Comet's on this machine, and what it was sent."""
+
+    def __init__(self, tmp_path, monkeypatch):
+        self._received = tmp_path / "received.jsonl"
+        self._port = 0
+        self.begin()
+        monkeypatch.setenv("COMET_URL_OVERRIDE", f"http://127.0.0.1:{self._port}/clientlib/")
+        monkeypatch.setenv("COMET_API_KEY", "key")
+        monkeypatch.setenv("COMET_HTTP_SESSION_RETRY_TOTAL", "0")
+
+    def begin(self):
+        command = [sys.executable, str(Path(readers.__file__).with_name("comet_server.py")), str(self._port), str(self._received)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self._port = int(self._process.stdout.readline())
+
+    def end(self):
+        self._process.kill()
+        self._process.communicate()
+
+    def received(self, path):
+        """Bodies of the requests to *path*."""
+        lines = map(json.loads, self._received.read_text().splitlines())
+        return [json.loads(line["body"]) for line in lines if line["path"].endswith(path)]
+
+    def metrics(self):
+        values = [value for batch in self.received("batch/logger/experiment/metric") for value in batch["values"]]
+        return [(value["step"], value["metricValue"], value["timestamp"]) for value in values if value["metricName"] == "loss"]
+
+
+@pytest.fixture
+def online(tmp_path, monkeypatch):
+    server = Online(tmp_path, monkeypatch)
+    yield server
+    server.end()
+
+
+def test_online_everything_is_with_the_server_after_a_flush(tmp_path, online):
+    """With its own time; a process that dies is followed by one that goes on with the same experiment."""
+    tracker = opened(tmp_path, online=True)
+    assert tracker.durable_after == "flush"
+    assert tracker.url.startswith("http://comet/")
+    tracker.log_batch([Row(step, {"loss": float(step), "note": "text"}, step * 10**9) for step in range(3)])
+    tracker.flush()
+    assert online.metrics() == [(step, float(step), step * 1000) for step in range(3)]
+    tracker.tracker.end()
+    second = opened(tmp_path, tracker.checkpoint(), online=True)
+    second.log_batch([Row(3, {"loss": 3.0}, 3 * 10**9)])
+    second.finish("killed")
+    assert len(online.metrics()) == 4
+    assert len({request["experimentKey"] for request in online.received("add/run")}) == 1
+    others = {request["key"]: request["value"] for request in online.received("log-other")}
+    assert (others["status"], others["note"]) == ("killed", "text")
+    assert [request["error"] for request in online.received("update-status") if request["hasCrashed"]] == ["the run ended as killed"]
+
+
+def test_a_flush_without_a_connection_is_an_error(tmp_path, online):
+    """Comet itself says that all is well, and keeps what it could not send in a temporary file."""
+    tracker = opened(tmp_path, online=True)
+    tracker.log_batch([Row(0, {"loss": 0.0}, 0)])
+    tracker.flush()
+    online.end()
+    tracker.log_batch([Row(1, {"loss": 1.0}, 0)])
+    with pytest.raises(ConnectionError):
+        tracker.flush()
+    online.begin()
+    give_up = time.monotonic() + 30
+    while True:
+        try:
+            tracker.flush()
+        except ConnectionError:
+            assert time.monotonic() < give_up
+        else:
+            break
+    assert sorted(step for step, *_ in online.metrics()) == [0, 1]
+    tracker.finish()
 
 
 def killed(tmp_path, checkpoint, after_ms=(0,)):
