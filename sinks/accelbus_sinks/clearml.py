@@ -30,6 +30,8 @@ SINGLE_VALUE: Final = -(2**31)
 """Iteration of ``Logger.report_single_value``."""
 
 _LONGEST_PARAMETER: Final = 16 * 1024
+_LONGEST_DIFF: Final = 500_000
+"""Characters; beyond it ClearML itself makes an artifact of a diff."""
 _LARGEST_CONFIGURATION: Final = 4 * 1024 * 1024
 """Characters; a task is one document of at most 16 MB in the server's database."""
 
@@ -131,12 +133,12 @@ class ClearMLTracker(ClearMLMedia):
         self._store_object(SECTION, values, as_file=bool(flat.shortened))
         self._keep()
 
-    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        self.log_batch([Row(self._step if step is None else step, values, time.time_ns())])
     def resolved_config(self) -> dict[str, Any]:
         """Return `config`; empty for a run without one."""
         return self.config
 
+    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        self.log_batch([Row(self._step if step is None else step, values, time.time_ns())])
 
     def log_batch(self, rows: Sequence[Row]) -> None:
         self._opened()
@@ -161,22 +163,24 @@ class ClearMLTracker(ClearMLMedia):
     def store_run_record(self, facts: Mapping[str, Any]) -> None:
         """Put git and packages where ClearML has a place for them, and everything into the configuration object ``Run record``."""
         task = self._opened()
-        git = facts.get("git")
-        git = git if isinstance(git, Mapping) else {}
-        packages = facts.get("packages")
-        lines = [f"{name}=={version}" for name, version in packages.items()] if isinstance(packages, Mapping) else packages or []
-        argv = [str(argument) for argument in facts.get("argv") or []]
+        git = facts.get("git") or {}
+        patch = facts.get("patch") or ""
+        packages = [f"{name}=={version}" for name, version in (facts.get("packages") or {}).items()]
         script = {
-            "repository": git.get("remote") or "",
-            "branch": git.get("branch") or "",
-            "version_num": git.get("commit") or "",
-            "diff": git.get("patch") or "",
-            "entry_point": " ".join(argv),
-            "working_dir": facts.get("cwd") or ".",
-            "requirements": {"pip": "\n".join(map(str, lines))},
+            "repository": git.get("remote"),
+            "branch": git.get("branch"),
+            "version_num": git.get("commit"),
+            "diff": patch if len(patch) <= _LONGEST_DIFF else "",
+            "entry_point": " ".join(map(str, facts.get("argv") or [])),
+            "working_dir": facts.get("cwd"),
+            "requirements": {"pip": "\n".join(packages)} if packages else None,
         }
         task.update_task({"script": {name: value for name, value in script.items() if value}})
-        self._store_object("Run record", facts)
+        self._store_object("Run record", {name: value for name, value in facts.items() if name != "patch"})
+        if len(patch) > _LONGEST_DIFF:
+            path = self.run_info.state_dir / "uncommitted.patch"
+            write_atomically(path, patch.encode("utf-8", "backslashreplace"))
+            self._upload("uncommitted.patch", path, {})
         self._keep()
 
     def flush(self) -> None:
