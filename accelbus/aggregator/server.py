@@ -438,8 +438,8 @@ class BusProcess:
             return
         complete = len(trainers) == max((member.world_size for member in trainers), default=0)
         orderly = complete and all(member.state == "finished" and not _is_to_come_back(member) for member in trainers)
-        newest_end = max((member.ended_ns for member in self._roster.members.values()), default=0) / 1e9
-        if not orderly and time.time() - newest_end < self._grace(trainers):
+        # Not by the times at which ranks ended: the clock of this host may have been set back since.
+        if not orderly and time.monotonic() - self._alone_since < self._grace(trainers):
             return
         status = self._roster.status()
         if self._closing_as != status:

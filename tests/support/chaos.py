@@ -187,6 +187,8 @@ class Chaos:
         self._alive[rank].kill()
 
     def _fill_disk(self) -> bool:
+        if any("up" not in rank.lines for rank in self._alive.values()):
+            return False  # a rank that finds no room for a spool keeps its events in memory: a kill loses them, as it says
         self._full_until = time.monotonic() + self._random.uniform(0.1, 1.0)
         self._disk.fill()
         return True
