@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,7 +89,28 @@ def open_run(arguments: Mapping[str, Any], directory: Path) -> Any:
     given = dict(arguments)
     if theirs := given.pop("settings", None):
         settings.merge_settings(theirs)
-    return swanlab.init(**given, settings=settings)
+    with _hooks_kept():
+        run = swanlab.init(**given, settings=settings)
+    # Otherwise a process that leaves for another reason than the end of the run would mark it a success.
+    atexit.unregister(getattr(run, "_handle_atexit", None) or _nothing)
+    return run
+
+
+@contextlib.contextmanager
+def _hooks_kept() -> Iterator[None]:
+    """Undo what SwanLab does to hooks: a signal, which the supervisor deals with, would end the run as aborted."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    hook, handler = sys.excepthook, signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        sys.excepthook = hook
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _nothing() -> None:
+    """Stand for a hook that is not there."""
 
 
 def put_aside(directory: Path) -> Path | None:

@@ -148,6 +148,30 @@ def test_a_kill_inside_start_loses_and_doubles_nothing(tmp_path, stage):
     assert len(list((tmp_path / "output" / "run-r1" / "media" / "image").iterdir())) == 1
 
 
+def test_a_process_that_just_leaves_does_not_finish_the_run(tmp_path):
+    """SwanLab would mark it a success at the end of the interpreter; the next process goes on."""
+    status, checkpoint = job("left_alone", tmp_path, "")
+    assert status == 0
+    assert read(tmp_path / "output", tmp_path / "state").status is None
+    again = opened(tmp_path, checkpoint)
+    again.log_batch(rows_of(range(3, 5)))
+    again.finish("killed")
+    found = read(tmp_path / "output", tmp_path / "state")
+    assert [point.step for point in found.points if point.key == "loss"] == [0, 1, 2, 3, 4]
+    assert found.status == "failed"
+
+
+def test_disabled_does_nothing(tmp_path):
+    """SwanLab's mode for trying things out writes no run, and raises nothing."""
+    tracker = opened(tmp_path, mode="disabled")
+    tracker.store_init_configuration({"lr": 0.1})
+    tracker.log_batch(rows_of(range(3)))
+    tracker.log_console(["line"])
+    tracker.flush()
+    tracker.finish("failed")
+    assert not list((tmp_path / "output").glob("*/*.swanlab"))
+
+
 def test_online_a_run_is_one_run_and_each_value_arrives_once(tmp_path):
     """Killed behind its cursor with values on their way, resumed, and resumed at an earlier step: all is there, nothing twice."""
     with SwanLabServer() as server:
@@ -354,7 +378,7 @@ def test_nothing_is_captured_and_nothing_stays_behind(tmp_path):
     """No probe, no proxy of the terminal; signals, hooks and streams are as before when the run ends."""
     before = signal.getsignal(signal.SIGINT), sys.excepthook, sys.stdout, sys.stderr
     tracker = opened(tmp_path)
-    assert (sys.stdout, sys.stderr) == before[2:]
+    assert (signal.getsignal(signal.SIGINT), sys.excepthook, sys.stdout, sys.stderr) == before
     tracker.finish()
     assert (signal.getsignal(signal.SIGINT), sys.excepthook, sys.stdout, sys.stderr) == before
     kinds = {record.WhichOneof("record_type") for record in records_of(tmp_path / "output" / "run-r1")}

@@ -43,6 +43,15 @@ def killed_in_start(base: Path, argument: str) -> None:
     tracker.start()
 
 
+def left_alone(base: Path, argument: str) -> None:
+    """Log, and leave without a word."""
+    tracker = tracker_of(base, mode="offline")
+    tracker.start()
+    tracker.log_batch(rows_of(range(3)))
+    tracker.flush()
+    report(tracker.checkpoint())
+
+
 def killed_online(base: Path, argument: str) -> None:
     """Log 20 steps up to a cursor, five more that arrive, and one that does not; then die."""
     tracker = tracker_of(base)
