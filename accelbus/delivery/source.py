@@ -100,7 +100,7 @@ class Source:
                 self._close(item.received_ns, event.status)
             elif isinstance(event, RunStart | ProducerJoined):
                 self._open(item.received_ns)
-            elif (kind := self.statements.take(item)) is not None:
+            if (kind := self.statements.take(item)) is not None:
                 changed.add(kind)
         rows, left_out = self._rows(self.view.feed(items))
         return Batch(len(items), rows.scalars, rows.media, left_out, frozenset(changed), items[0].received_ns if items else 0)

@@ -19,7 +19,7 @@ from accelbus.delivery.cursor import Cursor, MergedConfig
 from accelbus.delivery.feeder import back_off, describe, is_news
 from accelbus.delivery.status import SinkStatus
 from accelbus.errors import CorruptDataError
-from accelbus.events import ConfigUpdate, ConsoleLines, MetricDefinition, Metrics, RunFacts, Summary
+from accelbus.events import TRAINER, ConfigUpdate, ConsoleLines, MetricDefinition, Metrics, RunFacts, RunStart, Summary
 from accelbus.journal.merge import Item
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ KINDS: Final[tuple[Kind, ...]] = ("config", "definitions", "facts", "summary", "
 AT_ONCE: Final[tuple[Kind, ...]] = ("config", "definitions", "facts")
 """The others may change with every step and are told before a cursor is written."""
 
+_HOSTS: Final = "hosts"
 _MOST_KEYS: Final = 4096
 """Of definitions and of the summary, which are in every cursor."""
 _MOST_LINES: Final = 1000
@@ -66,6 +67,8 @@ class Statements:
                 return "definitions" if self._merge(self.definitions, item, said) else None
             case RunFacts():
                 return "facts" if self.facts.merge(item.attempt, item.rank, event.facts) else None
+            case RunStart(role=role, host=host) if role == TRAINER and self._note_host(item.attempt, item.rank, host):
+                return "facts" if self.of("facts") else None
             case ConsoleLines():
                 return "console" if self._add_lines(event.lines) else None
         return None
@@ -77,6 +80,9 @@ class Statements:
 
     def of(self, kind: Kind) -> dict[str, Any] | list[str]:
         """Return all that was said of one kind."""
+        if kind == "facts" and self.facts.values.keys() == {_HOSTS}:
+            # Nobody keeps a record, or what it says is still on its way.
+            return {}
         return self.console if kind == "console" else {
             "config": self.config, "definitions": self.definitions, "facts": self.facts, "summary": self.summary,
         }[kind].values  # fmt: skip
@@ -84,6 +90,15 @@ class Statements:
     def forget_console(self) -> None:
         """Somebody has the lines."""
         self.console.clear()
+
+    def _note_host(self, attempt: int, rank: int, host: str) -> bool:
+        """Add where a trainer runs to the run record: {host: its ranks}, of the newest attempt. Returns whether that is news."""
+        newest, _ = self.facts.givers.get(_HOSTS, (attempt - 1, 0))
+        hosts: dict[str, list[int]] = dict(self.facts.values.get(_HOSTS, {})) if attempt == newest else {}
+        if attempt < newest or rank in hosts.get(host, ()):
+            return False
+        hosts[host] = sorted([*hosts.get(host, ()), rank])
+        return self.facts.merge(attempt, 0, {_HOSTS: hosts})
 
     def _is_for_us(self, sinks: Collection[str]) -> bool:
         return not sinks or self._sink in sinks

@@ -153,7 +153,7 @@ class GeneralTracker(MediaHooks):
             facts: ``argv``, ``command``, ``executable``, ``cwd``, ``host``, ``pid``, ``python``, ``accelbus``, ``os``, ``memory_bytes``;
                 ``launcher`` {name, world_size, …}, ``environment`` {variable: value}, ``cpu`` {name, count}, ``gpus`` [{name,
                 memory_mib, driver}], ``torch`` {version, cuda, …}, ``packages`` {name: version}, ``git`` {commit, branch, remote,
-                dirty, …}, ``patch`` (text, may be long). Any may be missing, or None where it could not be found out.
+                dirty, …}, ``patch`` (text, may be long), ``hosts`` {host: its ranks}. Any may be missing, or None where it could not be found out.
         """
 
     def log_console(self, lines: Sequence[str]) -> None:

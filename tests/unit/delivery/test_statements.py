@@ -9,7 +9,7 @@ from accelbus.config import Tuning
 from accelbus.delivery.cursor import Cursor
 from accelbus.delivery.statements import Statements, Teller, loaded
 from accelbus.delivery.status import SinkStatus
-from accelbus.events import ConfigUpdate, ConsoleLines, MetricDefinition, RunFacts, Summary
+from accelbus.events import ConfigUpdate, ConsoleLines, MetricDefinition, RunFacts, RunStart, Summary
 from tests.support.views import item, log
 
 TUNING = Tuning()
@@ -54,6 +54,22 @@ class TestStatements:
         assert statements.take(item(0, ConfigUpdate(1, {"a": 1}, ("mlflow", "wandb")), 1.0)) == "config"
         assert statements.take(item(0, Summary(1, {"a": 1}, ("mlflow",)), 1.0)) is None
         assert statements.take(item(0, MetricDefinition(1, "a", sinks=("mlflow",)), 1.0)) is None
+
+    def test_the_run_record_has_the_hosts(self, statements):
+        """Of the newest attempt's trainers; without a record nobody is told where they run."""
+
+        def begins(rank, host, attempt=0, role="trainer"):
+            return statements.take(item(rank, RunStart(1, "run", rank, 3, 0, host, 1, role), 1.0, attempt=attempt))
+
+        assert [begins(1, "b"), begins(0, "a"), begins(0, "c", role="evaluator")] == [None, None, None]
+        assert statements.of("facts") == {}
+        assert statements.take(item(0, RunFacts(1, {"argv": ["x"]}), 1.0)) == "facts"
+        assert begins(2, "b") == "facts"
+        assert begins(2, "b") is None
+        assert statements.of("facts") == {"argv": ["x"], "hosts": {"a": [0], "b": [1, 2]}}
+        begins(0, "d", attempt=1)
+        assert begins(1, "a") is None
+        assert statements.of("facts")["hosts"] == {"d": [0]}
 
     def test_values_are_no_statements(self, statements):
         """The view has them."""
