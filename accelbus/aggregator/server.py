@@ -115,7 +115,8 @@ class BusProcess:
             return False
         for spool in find_spools(spool_directories(self._tuning), self._tuning):
             os.close(spool.descriptor)
-            if is_of_run(spool.hello, self._run_dir.path) and spool.hello.producer not in self._roster.members:
+            is_new = spool.gone or spool.hello.producer not in self._roster.members
+            if is_new and is_of_run(spool.hello, self._run_dir.path):
                 return True
         return self._turned_away
 

@@ -24,6 +24,8 @@ from accelbus.rundir import RunDir
 _log = logging.getLogger("accelbus")
 _LONGEST_PAUSE: Final = 30.0
 """Seconds between starts of a bus process that fails every time: it may be mended while training goes on."""
+_LEAVING: Final = 0.3
+"""Seconds in which a bus process has looked for who came last, or has gone."""
 BUS_LOCK = "bus.lock"
 START_LOCK = "start.lock"
 SOCKET = "bus.sock"
@@ -75,14 +77,25 @@ class BusLauncher:
     def endpoint(self) -> str:
         return f"ipc://{self._directory / SOCKET}"
 
-    def ensure(self, *, for_the_last_time: bool = False) -> None:
-        """Start the bus process unless one runs or somebody is starting one. Returns at once; what goes wrong is said once.
+    def ensure(self) -> None:
+        """Start the bus process unless one runs or somebody is starting one. Returns at once; what goes wrong is said once."""
+        if not self.is_starting and not self._is_to_wait():
+            self._start_or_say()
 
-        Args:
-            for_the_last_time: do not wait after a failure: this process ends, and what it leaves needs somebody to deliver it.
+    def ensure_for_the_last_time(self) -> None:
+        """`ensure` for a process that ends, and whose remains need somebody to deliver them; also right after a failure.
+
+        The bus process that is there may be leaving: waits a moment to see.
         """
-        if self.is_starting or (self._is_to_wait() and not for_the_last_time):
-            return
+        deadline = time.monotonic() + _LEAVING
+        while time.monotonic() < deadline:
+            if not self.is_starting:
+                self._start_or_say()
+                if self.is_starting or not self.is_expected:
+                    return
+            time.sleep(0.02)
+
+    def _start_or_say(self) -> None:
         try:
             self._start()
         except OSError as error:

@@ -222,8 +222,7 @@ class Pump(threading.Thread):
     def _leave_to(self, launcher: BusLauncher) -> None:
         """Nobody confirmed the goodbye: whoever comes finds the spool, closes the run and delivers what is owed."""
         if self._goodbye is not None and not self.final.is_set():
-            with contextlib.suppress(OSError):
-                launcher.ensure(for_the_last_time=True)
+            launcher.ensure_for_the_last_time()
         launcher.settled()
 
     def _configure(self, socket: zmq.Socket[bytes]) -> None:

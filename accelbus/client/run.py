@@ -76,7 +76,6 @@ class Run(MediaMethods, StatementMethods):
         self._identity = identity
         self._started_by: tuple[int, int] | None = None
         self._environ: dict[str, str] = {}
-        self._launcher: BusLauncher | None = None
         self._tuning = tuning or Tuning()
         self._finishing = threading.Lock()
         self._finisher: int | None = None
@@ -315,10 +314,6 @@ class Run(MediaMethods, StatementMethods):
         confirmed = pump.final.is_set()
         if confirmed and queue.file is not None:
             queue.file.mark_closed()
-        if not confirmed and self._launcher is not None:
-            # Somebody should close the run and feed the trackers; the one that is there may be leaving.
-            self._launcher.ensure()
-            self._launcher.settled()
         if not pump.is_alive() and is_sealed:
             # Without the bus process's word the file stays: it tells the next one that this producer was here, and ended.
             self._final_statistics = self.statistics()
@@ -511,7 +506,7 @@ class Run(MediaMethods, StatementMethods):
         Raises:
             ConfigurationError: no place for sockets that is ours alone; nothing was opened.
         """
-        launcher = self._launcher = self._bus_launcher() if self.settings.endpoint is None else None
+        launcher = self._bus_launcher() if self.settings.endpoint is None else None
         self._started_by = launcher_process(os.environ)
         self._environ = dict(os.environ)
         hello = self.hello(1, 0)
