@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from accelbus.durable import write_atomically
+from accelbus.errors import ConfigurationError
 from accelbus.tracking import RunInfo
 
 START_ARGUMENTS: Final = frozenset({"api_key", "workspace", "project", "project_name", "experiment_key", "mode", "online", "source"})
@@ -66,11 +67,21 @@ def start_arguments(kwargs: Mapping[str, Any], info: RunInfo, project: str) -> t
 
 
 def is_online(arguments: Mapping[str, Any]) -> bool:
-    """Whether the experiment goes to a server; ``COMET_START_ONLINE`` and the configuration file are asked too, as Comet does."""
+    """Whether the experiment goes to a server; ``COMET_START_ONLINE`` and the configuration file are asked too, as Comet does.
+
+    Raises:
+        ConfigurationError: it does, and there is no key for it.
+    """
     import comet_ml  # noqa: PLC0415  the package is imported when the tracker starts
 
-    online = comet_ml.get_config().get_bool(arguments.get("online"), "comet.start.online", default=True)
-    return bool(online)
+    config = comet_ml.get_config()
+    online = bool(config.get_bool(arguments.get("online"), "comet.start.online", default=True))
+    if online and not config.get_string(arguments.get("api_key"), "comet.api_key"):
+        raise ConfigurationError(
+            "Comet needs an API key: set COMET_API_KEY, or run `comet login`; "
+            'or init_kwargs={"comet_ml": {"online": False}} for archives that `comet upload` takes later'
+        )
+    return online
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ import comet_ml
 import numpy as np
 import PIL.Image
 
+from accelbus.errors import ConfigurationError
 from accelbus.media import Artifact, Audio, Figure, Histogram, Html, Image, Table, Video
 from accelbus.testing import Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
@@ -337,6 +338,14 @@ def test_a_server_that_refuses_the_key_is_an_error_of_start(tmp_path, monkeypatc
         with pytest.raises(Exception, match="401"):
             opened(tmp_path, online=True)
         server.shutdown()
+
+
+def test_online_without_a_key_says_what_to_do(tmp_path, monkeypatch):
+    """At once, before anything is asked of the network."""
+    monkeypatch.delenv("COMET_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"COMET_API_KEY.*\"online\": False"):
+        opened(tmp_path, online=True)
 
 
 class Online:
