@@ -41,6 +41,7 @@ BUILT_IN: Final = {
         TrackerSpec("jsonl", None, None, "JSONLTracker"),
         TrackerSpec("tensorboard", "tensorboard", "tensorboard", "TensorBoardTracker"),
         TrackerSpec("wandb", "wandb", "wandb", "WandBTracker"),
+        TrackerSpec("trackio", "trackio", "trackio", "TrackioTracker"),
         TrackerSpec("comet_ml", "comet_ml", "comet", "CometMLTracker"),
         TrackerSpec("dvclive", "dvclive", "dvclive", "DVCLiveTracker"),
         TrackerSpec("mlflow", "mlflow", "mlflow", "MLflowTracker"),

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import shutil
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any, Final
 import wandb
 from wandb.sdk.mailbox import MailboxClosedError
 
+from accelbus.durable import write_atomically
 from accelbus.tracking import RunInfo
-from accelbus_sinks._config import write_config
-from accelbus_sinks._wandb_config import fitted
+from accelbus_sinks._wandb_files import as_json, fitted, record_files
 from accelbus_sinks._wandb_log import Part, history
 from accelbus_sinks._wandb_metrics import Metrics
 from accelbus_sinks._wandb_parts import Parts, put_aside
@@ -100,12 +99,12 @@ class Outbox:
         else:
             self._waiting.append(row)
 
-    def row_at(self, place: tuple[int, int]) -> WaitingRow:
+    def row_at(self, place: tuple[int, int], time_ns: int) -> WaitingRow:
         """Return the row that waits for the step of *place*; a new one if it has been handed over already."""
         for waiting in reversed(self._waiting):
             if isinstance(waiting, WaitingRow) and waiting.place[1] == place[1]:
                 return waiting
-        row = WaitingRow(place, time.time_ns(), {})
+        row = WaitingRow(place, time_ns, {})
         self._waiting.append(row)
         return row
 
@@ -202,7 +201,9 @@ class Outbox:
             self.call(self._send_config)
 
     def send_facts(self, run: Any) -> None:
-        _save(run, "accelbus-run.json", self.facts)
+        """Make the run record files of the run, where W&B looks for such things and as a whole."""
+        for name, content in record_files(self.facts).items():
+            _save(run, name, content)
 
     def _send_config(self, run: Any) -> None:
         run.config.update(self._fitted.values, allow_val_change=True)
@@ -210,7 +211,7 @@ class Outbox:
 
     def _save_full_config(self, run: Any) -> None:
         if self._fitted.is_cut:
-            _save(run, "accelbus-config.json", self._config)
+            _save(run, "accelbus-config.json", as_json(self._config))
 
     def _new_session(self) -> Session:
         arguments = self._arguments()
@@ -288,10 +289,11 @@ def _directories(arguments: Mapping[str, Any]) -> set[Path]:
     return set(Path(arguments["dir"]).glob(f"*wandb/*run-*-{arguments['id']}*"))
 
 
-def _save(run: Any, name: str, content: Mapping[str, Any]) -> None:
+def _save(run: Any, name: str, content: bytes) -> None:
     """Make *content* a file of the run."""
     if not run.disabled:
-        path = write_config(Path(run.dir) / name, content)
+        path = Path(run.dir) / name
+        write_atomically(path, content, mode=0o644)
         run.save(str(path), base_path=run.dir, policy="now", glob=False)
 
 

@@ -161,7 +161,7 @@ class WandBTracker(GeneralTracker):
         self._log_data_type(key, media, step)
 
     def log_text(self, key: str, text: str, step: int) -> None:
-        self._outbox.row_at((self._place[0], step)).values[self._name(key)] = text
+        self._outbox.row_at((self._place[0], step), time.time_ns()).values[self._name(key)] = text
 
     def log_artifact(self, key: str, media: Media, step: int) -> None:
         is_offline = self._outbox.is_offline
@@ -181,7 +181,7 @@ class WandBTracker(GeneralTracker):
         if make is None:
             self._log_as_file(key, media, step)
         else:
-            outbox.row_at((self._place[0], step)).media[self._name(key)] = MediaValue(make)
+            outbox.row_at((self._place[0], step), media.time_ns).media[self._name(key)] = MediaValue(make)
 
     def _name(self, key: str) -> str:
         metrics = self._outbox.metrics

@@ -152,13 +152,18 @@ def test_the_run_is_known_by_its_own_names(tmp_path):
 def test_summary_record_console_and_alerts_are_in_the_run(tracker, tmp_path):
     """Each goes to W&B's place for it."""
     tracker.summarise({"best/accuracy": 0.9, "note": "text"})
-    tracker.store_run_record({"command": ["train.py"], "git": {"commit": "abc"}})
+    tracker.store_run_record({"argv": ["train.py", "--lr"], "git": {"commit": "abc"}, "packages": {"numpy": "2", "a": "1"}, "patch": None})
     tracker.log_console(["one", "two"])
     tracker.log_media("alert", media(tmp_path, accelbus.Alert("x" * 100, "text", "warning")), 1)
     tracker.finish("preempted")
     (file,) = reader.files(tmp_path)
     assert {"best/accuracy": 0.9, "note": "text"}.items() <= reader.summary(file).items()
-    assert json.loads((file.parent / "files" / "accelbus-run.json").read_text())["git"] == {"commit": "abc"}
+    files = file.parent / "files"
+    assert json.loads((files / "wandb-metadata.json").read_text()) == {"program": "train.py", "args": ["--lr"], "git": {"commit": "abc"}}
+    assert json.loads((files / "accelbus-run.json").read_text())["packages"]["numpy"] == "2"
+    assert (files / "requirements.txt").read_text() == "a==1\nnumpy==2\n"
+    saved = {item.path for record in reader.of_kind(file, "files") for item in record.files}
+    assert saved == {"wandb-metadata.json", "accelbus-run.json", "requirements.txt"}
     assert reader.of_kind(file, "output_logger")[0].line == "one\ntwo\n"
     (alert,) = reader.of_kind(file, "alert")
     assert (alert.title, alert.text, alert.level) == ("x" * 63, "text", "WARN")
