@@ -28,6 +28,20 @@ from accelbus.errors import ConfigurationError, CorruptDataError, RunNotFoundErr
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+class Origin(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where a tracker comes from that is no built-in one and has no entry point."""
+
+    path: str = ""
+    """``module:Class``; empty for one that no other process could import: it is handed over in memory, or stays where it is."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    """Arguments of the instance that the user made."""
+    is_instance: bool = False
+    """The arguments are all there are; else the class is built as Accelerate builds it."""
+    state: dict[str, Any] | None = None
+    """Attributes of an instance whose arguments nobody noted."""
+
+
 class RunRecord(msgspec.Struct, kw_only=True):
     """``run.json``: written by rank 0 at ``init``, read by the bus process, by ``sync`` and by the command line."""
 
@@ -44,6 +58,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     sink_options: dict[str, SinkOptions] = {}
     inline: tuple[str, ...] = ()
     """Trackers that the main rank runs itself."""
+    trackers: dict[str, Origin] = {}
+    """{sink: where its class comes from}, of those given as class or instance."""
     reduce: dict[str, Any] | None = None
     require: tuple[str, ...] = ()
     """Trackers without which the run must not start."""

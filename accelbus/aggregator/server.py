@@ -139,7 +139,7 @@ class BusProcess:
                 self._done.set()
 
     def _is_delivered(self) -> bool:
-        if self._record is not None and (self._record.mode != "online" or not self._record.sinks):
+        if self._record is not None and (self._record.mode != "online" or not _own_sinks(self._record)):
             return True
         if self._supervisor is None:
             return False
@@ -467,10 +467,10 @@ class BusProcess:
         self._ledger.ack_after_sync = self._record.durability == "disk" or host.is_on_network(self._run_dir.path)
         for who in self._offered:
             self._compare(who)
-        if self._record.mode != "online" or not self._record.sinks:
+        if self._record.mode != "online" or not (sinks := _own_sinks(self._record)):
             return
         await self._wait_for_handover()
-        self._supervisor = Supervisor(self._run_dir, self._record, tuning=self._tuning, on_notice=self._notify)
+        self._supervisor = Supervisor(self._run_dir, self._record, sinks=sinks, tuning=self._tuning, on_notice=self._notify)
         if self._handover is not None:
             self._supervisor.take_over_from(self._handover)
         tasks.start_soon(self._supervisor.run)
@@ -584,6 +584,11 @@ class BusProcess:
             await anyio.to_thread.run_sync(self._roster.save)
         except OSError as error:
             _log.debug("the list of producers could not be written: %s", error)
+
+
+def _own_sinks(record: RunRecord) -> tuple[str, ...]:
+    """Return the sinks that are delivered to here; the main rank looks after the others itself."""
+    return tuple(sink for sink in record.sinks if sink not in record.inline)
 
 
 def _is_to_come_back(member: Member) -> bool:

@@ -87,15 +87,21 @@ def _wanted(run_dir: RunDir, to: list[str] | None) -> list[str]:
     from accelbus.reader.books import sinks_of
     from accelbus.tracking import resolve
 
+    record = run_dir.read_record()
+    origins = record.trackers if record is not None else {}
+    given = {name for name, origin in origins.items() if origin.path}
     if to:
-        return list(resolve(to))
-    names = sinks_of(run_dir, run_dir.read_record())
+        return list(resolve(to, given=given))
+    names = sinks_of(run_dir, record)
     if not names:
         raise ConfigurationError(f"run {run_dir.run_id!r} has no tracker to deliver to; name one with --to")
     sinks: list[str] = []
     for name in names:
+        if name in origins and name not in given:
+            print(f"{name}: its class was defined in the training script and cannot be built without it", file=sys.stderr)
+            continue
         try:
-            sinks += resolve(name)
+            sinks += resolve(name, given=given)
         except ConfigurationError as error:
             # Not installed on this machine, for example; the others are delivered to.
             print(f"{name}: {error}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from accelbus.client.identity import Identity
+from accelbus.client.trackers import Trackers
 from accelbus.config import Settings, Tuning
 
 
@@ -14,5 +15,5 @@ class Handle(NamedTuple):
     settings: Settings
     identity: Identity | None
     dir: str
-    sinks: tuple[str, ...]
+    trackers: Trackers
     tuning: Tuning

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Container
 
 from accelbus import tracking
 from accelbus.client.identity import Identity
@@ -12,8 +13,12 @@ from accelbus.errors import ConfigurationError
 from accelbus.rundir import RunDir
 
 
-def check_settings(settings: Settings) -> tuple[str, ...]:
+def check_settings(settings: Settings, given: Container[str] = ()) -> tuple[str, ...]:
     """Return the resolved tracker names; everything a user can get wrong is found here, before the first step.
+
+    Args:
+        settings: what the user wants.
+        given: names of trackers that came as class or instance.
 
     Raises:
         ConfigurationError: saying what was expected and what came; see `accelbus.init` for its kinds.
@@ -33,15 +38,18 @@ def check_settings(settings: Settings) -> tuple[str, ...]:
             f"endpoint={settings.endpoint!r}: expected an address such as 'ipc:///run/accelbus.sock' or 'tcp://host:5557'"
         )
     # An offline run is delivered by `accelbus sync`, perhaps from a machine where more is installed.
-    sinks = tracking.resolve(settings.log_with, check_installed=settings.mode == "online")
+    sinks = tracking.resolve(settings.log_with, check_installed=settings.mode == "online", given=given)
     missing = [name for name in settings.require if name not in sinks]
     if missing:
         raise ConfigurationError(f"require names {missing[0]!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
     if settings.config_from is not None:
         _check_config_from(settings.config_from, settings, sinks)
-    unknown = [name for name in settings.init_kwargs if name not in sinks]
-    if unknown:
-        raise ConfigurationError(f"init_kwargs has arguments for {unknown[0]!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
+    for setting in ("init_kwargs", "log_kwargs", "sink_options", "inline"):
+        unknown = [name for name in getattr(settings, setting) if name not in sinks]
+        if unknown:
+            raise ConfigurationError(f"{setting} is about {unknown[0]!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
+    if both := [name for name in settings.require if name in settings.inline]:
+        raise ConfigurationError(f"require names {both[0]!r}, which is in inline: expected a tracker with a process of its own")
     return sinks
 
 

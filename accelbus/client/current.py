@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
+from accelbus import tracking
 from accelbus.client.attach import Handle
 from accelbus.client.checks import check_resume, check_settings
 from accelbus.client.identity import identify
 from accelbus.client.relatives import ancestor_in_place_of
 from accelbus.client.run import Run
+from accelbus.client.trackers import admit
 from accelbus.config import Settings, Tuning, from_environment
 from accelbus.errors import NotInitializedError
 from accelbus.events import TRAINER
@@ -35,7 +37,8 @@ def init(project: str | None = None, **settings: Any) -> Run:
 
     Args:
         project: name of the project.
-        settings: the fields of `accelbus.Settings`; each can also be set as ``ACCELBUS_<NAME>``.
+        settings: the fields of `accelbus.Settings`; each can also be set as ``ACCELBUS_<NAME>``. ``log_with`` may hold tracker classes
+            and trackers beside names, also ones written for Accelerate.
 
     Returns:
         The run, also available as ``accelbus.run``. A run of this process that is still open is finished first.
@@ -48,7 +51,8 @@ def init(project: str | None = None, **settings: Any) -> Run:
             waits for these two only.
     """
     global _current  # noqa: PLW0603  the process has one current run
-    resolved = from_environment(Settings, project=project, **settings)
+    log_with, given = tracking.separate(settings.pop("log_with", None))
+    resolved = from_environment(Settings, project=project, log_with=log_with, **settings)
     tuning = from_environment(Tuning)
     config = None if resolved.config is None else config_values(resolved.config)
     if _current is not None:
@@ -57,7 +61,8 @@ def init(project: str | None = None, **settings: Any) -> Run:
         _current = Run(resolved, None, RunDir(Path(resolved.dir) / (resolved.run_id or "disabled")), tuning=tuning)
         _current.config.update(config or {})
         return _current
-    sinks = check_settings(resolved)
+    sinks = check_settings(resolved, given)
+    trackers = admit(resolved, sinks, given)
     identity = identify(settings=resolved, ordinal=_opened[resolved.run_id])
     run_dir = RunDir(Path(resolved.dir).absolute() / check_run_id(identity.run_id))
     check_resume(resolved, identity, run_dir)
@@ -71,7 +76,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
         )
         resolved = msgspec.structs.replace(resolved, role=WORKER)
     run_dir.create()
-    run = Run(resolved, identity, run_dir, sinks=sinks, tuning=tuning)
+    run = Run(resolved, identity, run_dir, trackers=trackers, tuning=tuning)
     if run.is_main:
         run_dir.write_record(run.record())
     run.open()
@@ -104,7 +109,7 @@ def attach(run: Run | Handle | None = None, *, role: str = WORKER) -> Run:
         )
     handle = source.handle() if isinstance(source, Run) else source
     settings = msgspec.structs.replace(handle.settings, role=role, config=None)
-    attached = Run(settings, handle.identity, RunDir(handle.dir), sinks=handle.sinks, tuning=handle.tuning)
+    attached = Run(settings, handle.identity, RunDir(handle.dir), trackers=handle.trackers, tuning=handle.tuning)
     if handle.identity is not None:
         attached.open(signals=False)
     _current = attached

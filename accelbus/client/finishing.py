@@ -31,7 +31,7 @@ class Patience(NamedTuple):
     """What this process leaves behind may be killed: say what is owed."""
 
 
-def how_long(ending: Ending, settings: Settings, tuning: Tuning, timeout: float | None, *, alone: bool) -> Patience:
+def how_long(ending: Ending, settings: Settings, tuning: Tuning, timeout: float | None, *, alone: bool, inline: bool = False) -> Patience:
     """Return how long to wait at *ending*.
 
     A rank that fails among others must not wait until the run is closed: the launcher stops the others only when it is gone. One that
@@ -43,11 +43,12 @@ def how_long(ending: Ending, settings: Settings, tuning: Tuning, timeout: float 
         tuning: ``exit_timeout`` bounds the wait of those who have little time.
         timeout: what the caller of ``finish`` wants instead.
         alone: there are no other ranks.
+        inline: the trackers live in this process: nobody feeds them after it.
     """
     batch = host.in_batch_job_or_container(os.environ)
     limit = timeout if timeout is not None else settings.finish_timeout
     if limit is None:
-        limit = _BATCH_TIMEOUT if batch else 0.0
+        limit = _BATCH_TIMEOUT if batch or inline else 0.0
     is_normal = ending.status == "finished"
     in_a_hurry = ending.status == "preempted" or (not is_normal and may_restart(os.environ))
     if in_a_hurry and timeout is None:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from time import time_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import msgspec
 
@@ -25,6 +25,7 @@ from accelbus.client.faults import Faults
 from accelbus.client.finishing import how_long, may_restart, wait_for_sinks
 from accelbus.client.hooks import HOOKS, Ending, ending_by
 from accelbus.client.identity import Identity, launcher_process
+from accelbus.client.inline import InlineTrackers
 from accelbus.client.intake import Intake
 from accelbus.client.launch import BusLauncher, node_directory
 from accelbus.client.media_methods import MediaMethods
@@ -33,6 +34,7 @@ from accelbus.client.pump import Pump, Spill, Wake
 from accelbus.client.statement_methods import StatementMethods
 from accelbus.client.statistics import Statistics
 from accelbus.client.tracker_proxy import TrackerProxy, cannot_unwrap
+from accelbus.client.trackers import Trackers
 from accelbus.config import Settings, Tuning
 from accelbus.errors import ConfigurationError, NotInitializedError, RequiredTrackerError, UnknownTrackerError
 from accelbus.events import (
@@ -64,14 +66,22 @@ class Run(MediaMethods, StatementMethods):
     """
 
     def __init__(
-        self, settings: Settings, identity: Identity | None, run_dir: RunDir, *, sinks: tuple[str, ...] = (), tuning: Tuning | None = None
+        self,
+        settings: Settings,
+        identity: Identity | None,
+        run_dir: RunDir,
+        *,
+        trackers: Trackers = Trackers(),  # noqa: B008  nobody changes it
+        tuning: Tuning | None = None,
     ) -> None:
         """Use `init` instead."""
         self.id = run_dir.run_id
         self.dir = run_dir.path
         self.config: dict[str, Any] = {}
         self.settings = settings
-        self.sinks = sinks
+        self.sinks = trackers.sinks
+        self._trackers = trackers
+        self._inline: InlineTrackers | None = None
         self._run_dir = run_dir
         self._identity = identity
         self._started_by: tuple[int, int] | None = None
@@ -173,13 +183,19 @@ class Run(MediaMethods, StatementMethods):
         """Record what is said about the run."""
         self._intake.put_statement(event)
 
-    def get_tracker(self, name: str, unwrap: bool = False) -> TrackerProxy:
+    @overload
+    def get_tracker(self, name: str, unwrap: Literal[False] = False) -> TrackerProxy: ...
+
+    @overload
+    def get_tracker(self, name: str, unwrap: bool) -> Any: ...
+
+    def get_tracker(self, name: str, unwrap: bool = False) -> Any:
         """Return one tracker of the run, the same usable object in every rank: what is logged there goes to it only.
 
         Args:
             name: as in ``log_with``.
             unwrap: return the live object of the tracker's library, such as W&B's run; only in the main rank, and only of a tracker
-                that runs there (``inline``).
+                that runs there (``inline``). Waits until it has started.
 
         Raises:
             UnknownTrackerError: the run has no such tracker.
@@ -188,9 +204,11 @@ class Run(MediaMethods, StatementMethods):
         name = str(name)
         if name not in self.sinks and self._state != "disabled":
             raise UnknownTrackerError(f"this run has no tracker {name!r} (it has: {', '.join(self.sinks) or 'none'})")
-        if unwrap:
-            raise cannot_unwrap(name)
-        return TrackerProxy(self, name)
+        if not unwrap:
+            return TrackerProxy(self, name)
+        if self._inline is None or name not in self._trackers.inline:
+            raise cannot_unwrap(name, is_inline=name in self._trackers.inline)
+        return self._inline.live(name)
 
     @property
     def faults(self) -> Faults:
@@ -269,7 +287,10 @@ class Run(MediaMethods, StatementMethods):
         safe = self._wait_until_safe(queue, pump)
         if not safe:
             self._say_what_is_at_risk(queue)
-        if self.is_main and self.settings.mode == "online":
+        if self._inline is not None:
+            alone = identity is not None and identity.world_size == 1
+            self._inline.finish(ending.status, how_long(ending, self.settings, self._tuning, timeout, alone=alone, inline=True))
+        if self.is_main and self.settings.mode == "online" and set(self.sinks) != set(self._trackers.inline):
             alone = identity is not None and identity.world_size == 1
             wait_for_sinks(pump, self.dir, how_long(ending, self.settings, self._tuning, timeout, alone=alone))
         elif pump.attempt is None:
@@ -340,6 +361,8 @@ class Run(MediaMethods, StatementMethods):
         """
         if sink not in self.sinks:
             raise ConfigurationError(f"this run has no tracker {sink!r} (it has: {', '.join(self.sinks) or 'none'})")
+        if self._inline is not None and (state := self._inline.states().get(sink)) is not None:
+            return state.url or None
         states = (self._pump.sink_states if self._pump is not None else None) or _read_sink_states(self._run_dir)
         url = states.get(sink, {}).get("url")
         return str(url) if url else None
@@ -399,7 +422,7 @@ class Run(MediaMethods, StatementMethods):
         environ = {name: value for name, value in self._environ.items() if _is_text(name) and _is_text(value)}
         if sum(map(len, environ.values())) > self._tuning.frame_bytes // 4:
             environ = {}  # the bus process has that of the rank that started it
-        return control.Handover(environ)
+        return control.Handover(environ, dict(self._trackers.carried))
 
     def record(self) -> RunRecord:
         """Return ``run.json`` as this rank would write it."""
@@ -415,7 +438,8 @@ class Run(MediaMethods, StatementMethods):
             init_kwargs=settings.init_kwargs,
             log_kwargs=settings.log_kwargs,
             sink_options=settings.sink_options,
-            inline=settings.inline,
+            inline=self._trackers.inline,
+            trackers=dict(self._trackers.origins),
             reduce=settings.reduce,
             require=settings.require,
             config_from=settings.config_from,
@@ -426,7 +450,7 @@ class Run(MediaMethods, StatementMethods):
             created_ns=self._created_ns,
             accelbus=__version__,
             settings_of_rank=self.rank,
-            search_path=tuple(os.path.abspath(path) for path in sys.path) if any(":" in sink for sink in self.sinks) else (),
+            search_path=tuple(os.path.abspath(path) for path in sys.path) if self._needs_search_path else (),
         )
 
     # --- context manager, pickling, forking
@@ -440,9 +464,13 @@ class Run(MediaMethods, StatementMethods):
     def __reduce__(self) -> tuple[Any, ...]:
         return _inert_run, (self.handle(),)
 
+    @property
+    def _needs_search_path(self) -> bool:
+        return bool(self._trackers.origins) or any(":" in sink for sink in self.sinks)
+
     def handle(self) -> Handle:
         """Return what another process needs to `attach` to this run."""
-        return Handle(self.settings, self._identity, str(self.dir), self.sinks, self._tuning)
+        return Handle(self.settings, self._identity, str(self.dir), self._trackers.for_others(), self._tuning)
 
     def after_fork_in_child(self) -> None:
         """Become inert: the spool, the socket and the thread are the parent's."""
@@ -489,6 +517,7 @@ class Run(MediaMethods, StatementMethods):
         self._queue = None
         self._recorder = None
         self._console = None
+        self._inline = None
         self._finishing = threading.Lock()
         self._finisher = None
 
@@ -549,6 +578,9 @@ class Run(MediaMethods, StatementMethods):
         )
         self._pump.start()
         HOOKS.watch(self, signals=signals)
+        if self._trackers.inline and self.is_main and self.settings.mode == "online":
+            self._inline = InlineTrackers(self._run_dir, self.record(), self._trackers, tuning=self._tuning, on_notice=_print_notice)
+            self._inline.start()
 
     def start_recording(self) -> None:
         """Begin to collect the run record and what is printed, as far as the settings want it, in the main rank. Returns at once."""
@@ -577,7 +609,7 @@ def _is_text(text: str) -> bool:
 
 
 def _inert_run(handle: Handle) -> Run:
-    run = Run(handle.settings, handle.identity, RunDir(handle.dir), sinks=handle.sinks, tuning=handle.tuning)
+    run = Run(handle.settings, handle.identity, RunDir(handle.dir), trackers=handle.trackers, tuning=handle.tuning)
     run.become_inert()
     return run
 

@@ -71,10 +71,11 @@ class TrackerProxy(MediaMethods, StatementMethods):
         return f"<tracker {self.name!r} of {self._run!r}>"
 
 
-def cannot_unwrap(name: str) -> ConfigurationError:
-    """Return the error for whoever asks for the live object."""
+def cannot_unwrap(name: str, *, is_inline: bool = False) -> ConfigurationError:
+    """Return the error for whoever asks for the live object where it is not."""
+    where = "in the main rank" if is_inline else "in a process of its own"
     return ConfigurationError(
-        f"the tracker {name!r} lives in a process of its own, so its live object is not here. Use the methods of "
+        f"the tracker {name!r} lives {where}, so its live object is not here. Use the methods of "
         f"run.get_tracker({name!r}) (log, log_image, log_table, log_artifact, alert, define_metric, summary, …), which work in every "
         f"rank; or run it in the main rank with accelbus.init(inline=[{name!r}]): then get_tracker({name!r}, unwrap=True) works there, "
         f"and a call of it that blocks or crashes does so to training"

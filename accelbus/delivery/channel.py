@@ -37,6 +37,8 @@ class WorkerSpec(msgspec.Struct, kw_only=True):
     """The worker before this one died: name each row before it is tried."""
     deaths: dict[str, int] = {}
     """{row label: workers that died or hung on it}"""
+    carried: bytes = b""
+    """The tracker by value, if that is how it comes."""
 
 
 class Command(msgspec.Struct):
@@ -88,6 +90,18 @@ class Channel:
         self.status.phase = phase
         self._phase_began = time.monotonic()
 
+    @property
+    def seconds_in_phase(self) -> float:
+        return round(time.monotonic() - self._phase_began, 3)
+
+    def take(self, command: Command) -> None:
+        """Obey *command*, which ends a wait."""
+        if command.command == "stop":
+            self._stopping.set()
+        else:
+            self.drain_wanted = max(self.drain_wanted, command.drain)
+        self._news.set()
+
     def push(self) -> None:
         """Report soon."""
         self._wake.set()
@@ -99,11 +113,7 @@ class Channel:
     def _listen(self) -> None:
         while (line := self._read_line()) is not None:
             with contextlib.suppress(msgspec.MsgspecError):
-                command = msgspec.json.decode(line, type=Command)
-                if command.command == "stop":
-                    self._stopping.set()
-                else:
-                    self.drain_wanted = max(self.drain_wanted, command.drain)
+                self.take(msgspec.json.decode(line, type=Command))
             self._news.set()
         self._stopping.set()
         self._news.set()
@@ -117,7 +127,7 @@ class Channel:
             self._send()
 
     def _send(self) -> None:
-        self.status.phase_seconds = round(time.monotonic() - self._phase_began, 3)
+        self.status.phase_seconds = self.seconds_in_phase
         data = memoryview(encode_line(self.status) + b"\n")
         with self._write_lock, contextlib.suppress(OSError):
             while data:

@@ -46,7 +46,12 @@ def sync(
         CorruptDataError: the run's record cannot be read.
     """
     record = run_dir.read_record() or RunRecord(run_id=run_dir.run_id, project=run_dir.run_id)
-    names = tuple(sinks) if sinks is not None else record.sinks
+    names = tuple(sinks) if sinks is not None else tuple(sink for sink in record.sinks if _can_be_built(record, sink))
+    if not names and record.sinks:
+        raise ConfigurationError(
+            f"the trackers of run {run_dir.run_id!r} ({', '.join(record.sinks)}) were defined in its script and cannot be built without it; "
+            f"name another one"
+        )
     if not names:
         raise ConfigurationError(f"run {run_dir.run_id!r} has no tracker to deliver to; name one")
     return anyio.run(
@@ -62,6 +67,12 @@ def sync(
             on_progress=on_progress,
         )
     )
+
+
+def _can_be_built(record: RunRecord, sink: str) -> bool:
+    """Whether *sink* can be built outside the process that defined it."""
+    origin = record.trackers.get(sink)
+    return origin is None or bool(origin.path)
 
 
 async def _sync(

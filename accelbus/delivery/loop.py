@@ -13,6 +13,7 @@ from accelbus.delivery.cursor import Cursor, read_cursor
 from accelbus.delivery.deadletters import DeadLetters
 from accelbus.delivery.feeder import Feeder, describe
 from accelbus.delivery.ledger import Ledger, media_rows
+from accelbus.delivery.making import Maker
 from accelbus.delivery.mediaqueue import MediaQueue
 from accelbus.delivery.repeating import DONE, LeaveError, Repeater
 from accelbus.delivery.resolution import Resolution
@@ -22,6 +23,7 @@ from accelbus.delivery.source import Batch, Source
 from accelbus.delivery.status import SinkStatus, State
 from accelbus.errors import CursorError
 from accelbus.rundir import RunDir
+from accelbus.tracking import GeneralTracker
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +42,10 @@ class Loop:
         sink: name of the tracker.
         spec: what the supervisor wants.
         channel: to and from the supervisor.
+        maker: of the tracker; not given: one that needs nothing but *spec*.
     """
 
-    def __init__(self, run_dir: RunDir, sink: str, spec: WorkerSpec, channel: Channel) -> None:
+    def __init__(self, run_dir: RunDir, sink: str, spec: WorkerSpec, channel: Channel, maker: Maker | None = None) -> None:
         self._spec = spec
         self._channel = channel
         self._status = channel.status
@@ -51,7 +54,8 @@ class Loop:
         self._status.url, self._status.dead_letters = cursor.url, cursor.dead_letters
         self._ledger = Ledger(cursor.ranks)
         letters = DeadLetters(run_dir.sink(sink), cursor.dead_letter_bytes)
-        self._session = Session(sink, run_dir, spec.record, channel=channel, ledger=self._ledger, letters=letters)
+        maker = maker or Maker(sink, spec.record, carried=spec.carried)
+        self._session = Session(sink, run_dir, spec.record, maker, channel=channel, ledger=self._ledger, letters=letters)
         self._session.names_rows = self._session.names_media = spec.one_by_one
         self._source = Source(run_dir, cursor, tuning=tuning, sink=sink, options=spec.record.sink_options.get(sink))
         self._feeder = Feeder(self._session, tuning=tuning, monotonic=time.monotonic, deaths=spec.deaths, one_by_one=spec.one_by_one)
@@ -86,6 +90,11 @@ class Loop:
         self._began_ns = time.time_ns()
         self._drain_seen = 0
         """Drain command that was known before the journal was last read to its end."""
+
+    @property
+    def tracker(self) -> GeneralTracker | None:
+        """The tracker, once it has started."""
+        return self._session.tracker
 
     def run(self) -> int:
         """Deliver until there is no reason to go on; return the exit code."""

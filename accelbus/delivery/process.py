@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -29,6 +30,16 @@ WATCH_INTERVAL = 0.25
 LAST_WORDS = 2.0
 _TRIM_INTERVAL = 10.0
 _LONGEST_LINE = 4 * 1024 * 1024
+
+
+class Worker(Protocol):
+    """What a tender needs of whatever feeds its tracker."""
+
+    killed_for: str
+
+    async def run(self) -> int: ...
+    async def send(self, command: Command) -> None: ...
+    def kill(self) -> None: ...
 
 
 class WorkerProcess:
@@ -199,4 +210,4 @@ def trim(path: Path, limit: int) -> None:
             os.truncate(path, 0)
 
 
-__all__ = ["WorkerProcess", "trim"]
+__all__ = ["Worker", "WorkerProcess", "trim"]

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import inspect
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +17,12 @@ from accelbus.config import SinkOptions
 from accelbus.delivery.channel import Channel
 from accelbus.delivery.deadletters import DeadLetters
 from accelbus.delivery.ledger import Ledger, OwedRow
+from accelbus.delivery.making import Maker
 from accelbus.delivery.selection import redacted
 from accelbus.delivery.statements import Kind, loaded
 from accelbus.media import TIME, unpack
 from accelbus.rundir import RunDir, RunRecord
-from accelbus.tracking import GeneralTracker, RunInfo, finish_with_status, load_tracker_class, make_tracker, overrides
+from accelbus.tracking import GeneralTracker, RunInfo, finish_with_status, overrides
 from accelbus.values import config_values
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,10 @@ logger = logging.getLogger(__name__)
 class Session:
     """The tracker called *sink* of the run, made durable and counted."""
 
-    def __init__(self, sink: str, run_dir: RunDir, record: RunRecord, *, channel: Channel, ledger: Ledger, letters: DeadLetters) -> None:
+    def __init__(
+        self, sink: str, run_dir: RunDir, record: RunRecord, maker: Maker, *, channel: Channel, ledger: Ledger, letters: DeadLetters
+    ) -> None:
+        self._maker = maker
         self._sink = sink
         self._run_dir = run_dir
         self._record = record
@@ -55,6 +58,11 @@ class Session:
         return self._tracker is not None
 
     @property
+    def tracker(self) -> GeneralTracker | None:
+        """The tracker, once it has started."""
+        return self._tracker
+
+    @property
     def takes_batches(self) -> bool:
         return self._takes_batches
 
@@ -66,13 +74,13 @@ class Session:
         """Build a tracker, take it back to *checkpoint* and start it. Raises whatever the tracker raises."""
         self._channel.enter("start")
         logging_dir = self._run_dir.tracker_output(self._sink)
-        tracker = self._build(logging_dir)
+        tracker = self._maker.make(logging_dir, self._state_dir)
         tracker.run_info = self._run_info(logging_dir, resumed=bool(checkpoint))
         if overrides(tracker, "restore"):
             tracker.restore(checkpoint)
         tracker.start()
         self._takes_batches = overrides(tracker, "log_batch")
-        self._takes_keyword = _keywords_of(tracker.log)
+        self._takes_keyword = _keywords_of(getattr(tracker, "logs_with", tracker.log))
         self._tracker = tracker
         self._channel.status.url = self._url(logging_dir)
         self._channel.enter("idle")
@@ -176,16 +184,6 @@ class Session:
     def _checkpoint(self) -> dict[str, Any]:
         return _plain(self._current.checkpoint(), self._sink) if overrides(self._current, "checkpoint") else {}
 
-    def _build(self, logging_dir: Path) -> GeneralTracker:
-        tracker_class = load_tracker_class(self._sink, self._record.search_path)
-        state_dir = self._state_dir
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _set_environment(tracker_class, state_dir)
-        if tracker_class.requires_logging_directory:
-            logging_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        arguments = self._record.init_kwargs.get(self._sink) or self._record.init_kwargs.get(tracker_class.name) or {}
-        return make_tracker(tracker_class, self._record, logging_dir, arguments)
-
     def _tell(self, kind: Kind, said: Any) -> None:
         tracker = self._current
         if kind == "console":
@@ -264,13 +262,6 @@ def _plain(checkpoint: Any, sink: str) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise TypeError(f"checkpoint() of {sink!r} returned {checkpoint!r}; expected a dictionary")
     return plain
-
-
-def _set_environment(tracker_class: type, state_dir: Path) -> None:
-    """Set what the tracker's package needs to know before it is imported; what the user has set stays."""
-    wanted = getattr(tracker_class, "environment", None)
-    for name, value in (wanted(state_dir, dict(os.environ)) if callable(wanted) else {}).items():
-        os.environ.setdefault(name, value)
 
 
 def _keywords_of(method: Callable[..., Any]) -> Callable[[str], bool]:

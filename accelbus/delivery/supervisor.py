@@ -11,7 +11,7 @@ import anyio
 from accelbus.config import Tuning
 from accelbus.control import Handover
 from accelbus.delivery.status import Resolved, SinkStatus
-from accelbus.delivery.tender import Notice, Tender
+from accelbus.delivery.tender import MakeWorker, Notice, Tender
 from accelbus.rundir import RunDir, RunRecord
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class Supervisor:
         once: deliver what is there and return, instead of following until the run is closed.
         stays: keep running when all sinks are finished, until `stop`; the run may be resumed.
         on_notice: called with (level, text, sink) for a line the user should see: addresses, first failures, the breaker.
+        make_worker: instead of a process per sink.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Supervisor:
         once: bool = False,
         stays: bool = True,
         on_notice: Notice | None = None,
+        make_worker: MakeWorker | None = None,
     ) -> None:
         self._tuning = tuning
         self._drains = 0
@@ -61,14 +63,16 @@ class Supervisor:
                 once=once,
                 stays=stays,
                 on_notice=on_notice or _log_notice,
+                make_worker=make_worker,
             )
             for sink in (record.sinks if sinks is None else sinks)
         }
 
     def take_over_from(self, handover: Handover) -> None:
         """Give workers that are started from now on what the main rank has handed over."""
-        for tender in self._tenders.values():
+        for sink, tender in self._tenders.items():
             tender.environ = handover.environ or tender.environ
+            tender.carried = handover.trackers.get(sink, tender.carried)
 
     async def claim(self, *, take_over: bool = False) -> None:
         """Become the owner of all sinks before `run`, which otherwise waits for each of them.

@@ -17,7 +17,7 @@ from accelbus.delivery import repeating
 from accelbus.delivery.channel import Command, WorkerSpec
 from accelbus.delivery.feeder import back_off, describe
 from accelbus.delivery.ownership import Lease, claim
-from accelbus.delivery.process import WorkerProcess
+from accelbus.delivery.process import Worker, WorkerProcess
 from accelbus.delivery.status import DONE, Resolved, SinkStatus, write_status
 from accelbus.errors import OwnershipError
 from accelbus.rundir import RunDir, RunRecord
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 Notice: TypeAlias = Callable[[str, str, str], None]
 """Called with level (``info``, ``warning``, ``error``), text and sink."""
+
+MakeWorker: TypeAlias = Callable[[str, WorkerSpec, Callable[[SinkStatus], None]], Worker]
 
 _STATUS_FILE_INTERVAL = 2.0
 _CALLS = frozenset({"log", "media", "flush", "finish"})
@@ -45,6 +47,7 @@ class Tender:
         once: deliver what is there and be done, instead of following until the run is closed.
         stays: wait for `resume` when done.
         on_notice: gets lines for the user.
+        make_worker: (sink, spec, called with each status) → worker; a process when not given.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class Tender:
         once: bool,
         stays: bool,
         on_notice: Notice,
+        make_worker: MakeWorker | None = None,
     ) -> None:
+        self._make_worker = make_worker
         self._run_dir = run_dir
         self._directory = run_dir.sink(sink)
         self._record = record
@@ -67,13 +72,15 @@ class Tender:
         self._tuning = tuning
         self.environ = environ
         """What the next worker gets of it; see `accelbus.delivery.environment`."""
+        self.carried = b""
+        """The tracker by value, for the next worker."""
         self._purpose = purpose
         self._once = once
         self._stays = stays
         self._on_notice = on_notice
         self._lease: Lease | None = None
         self._is_fenced = False
-        self._worker: WorkerProcess | None = None
+        self._worker: Worker | None = None
         self._worker_gone = anyio.Event()
         self._changed = anyio.Event()
         self._stopping = anyio.Event()
@@ -213,7 +220,7 @@ class Tender:
             self._set(state="fenced")
             self._say("fenced", "warning", "somebody else took over; delivery ends here")
 
-    def _new_worker(self, lease: Lease) -> WorkerProcess:
+    def _new_worker(self, lease: Lease) -> Worker:
         spec = WorkerSpec(
             generation=lease.generation,
             record=self._record,
@@ -222,10 +229,13 @@ class Tender:
             drain=self._drain,
             one_by_one=self._one_by_one,
             deaths=self._deaths,
+            carried=self.carried,
         )
+        if self._make_worker is not None:
+            return self._make_worker(self._sink, spec, self._take)
         return WorkerProcess(self._run_dir, self._sink, spec, tuning=self._tuning, environ=self.environ, on_status=self._take)
 
-    async def _run(self, worker: WorkerProcess) -> int:
+    async def _run(self, worker: Worker) -> int:
         self._worker = worker
         self._worker_gone = anyio.Event()
         self._set(state="starting", phase="start", row="", leaving=None)
@@ -243,7 +253,7 @@ class Tender:
             self._worker_gone.set()
         return code
 
-    def _learn_from_end(self, worker: WorkerProcess, code: int) -> None:
+    def _learn_from_end(self, worker: Worker, code: int) -> None:
         """A worker ended before its work was done."""
         self._failures += 1
         error = self.status.last_error
@@ -353,4 +363,4 @@ def _describe_exit(code: int) -> str:
         return f"signal {-code}"
 
 
-__all__ = ["Notice", "Tender"]
+__all__ = ["MakeWorker", "Notice", "Tender"]

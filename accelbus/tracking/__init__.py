@@ -3,6 +3,8 @@
 ::
 
     base.py        GeneralTracker: the interface and its hooks
+    foreign.py     trackers written for Accelerate, behind the same hooks
+    given.py       trackers given as class or instance, and how they get into their process
     media.py       hooks for images, tables, files, …, with fallbacks
     registry.py    which trackers there are
 
@@ -14,15 +16,19 @@ from __future__ import annotations
 from typing import Any
 
 from accelbus.tracking.base import GeneralTracker, Row, RunInfo
+from accelbus.tracking.foreign import adapted
+from accelbus.tracking.given import Crossing, cross, rebuild, separate
 from accelbus.tracking.registry import (
     BUILT_IN,
     ENTRY_POINTS,
     TrackerSpec,
+    extend_path,
     finish_with_status,
     load_tracker_class,
     make_tracker,
     overrides,
     register_tracker_class,
+    registered,
     resolve,
 )
 
@@ -37,14 +43,21 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "BUILT_IN",
     "ENTRY_POINTS",
+    "Crossing",
     "GeneralTracker",
     "Row",
     "RunInfo",
     "TrackerSpec",
+    "adapted",
+    "cross",
+    "extend_path",
     "finish_with_status",
     "load_tracker_class",
     "make_tracker",
     "overrides",
+    "rebuild",
     "register_tracker_class",
+    "registered",
     "resolve",
+    "separate",
 ]

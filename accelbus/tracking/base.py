@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from accelbus.events import Scalar
 from accelbus.tracking.media import MediaHooks
@@ -88,6 +88,14 @@ class GeneralTracker(MediaHooks):
         stays.
         """
         return {}
+
+    made_with: tuple[tuple[Any, ...], dict[str, Any]]
+    """Arguments of the constructor: an instance that is given as ``log_with`` is made again in its own process."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made.made_with = args, kwargs
+        return made
 
     def __init__(self, _blank: bool = False) -> None:
         if _blank:
