@@ -21,6 +21,8 @@ from accelbus_sinks._append_file import cut_back
 SUFFIX: Final = ".tsv"
 LONGEST_PART: Final = 200
 """Bytes of one part of a path; file systems take 255."""
+LONGEST_NAME: Final = 600
+"""Characters of a path; systems take 4,096 bytes in all."""
 BUFFER_BYTES: Final = 4 * 1024 * 1024
 WRITERS: Final = 8
 
@@ -163,4 +165,4 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-__all__ = ["Curves", "curve_name", "line_of", "nested"]
+__all__ = ["LONGEST_NAME", "Curves", "curve_name", "line_of", "nested"]

@@ -16,6 +16,7 @@ from accelbus_sinks._config import spelled_out, write_config
 from accelbus_sinks._keys import KeyMap
 
 FILES: Final = "files"
+ARTIFACTS: Final = "artifacts"
 ALERTS: Final = "alerts.jsonl"
 CONSOLE: Final = "console.log"
 
@@ -23,7 +24,7 @@ _LONGEST_NAME: Final = 60
 
 
 class SideFiles:
-    """Files in *directory*: ``summary.json``, ``run_record.json``, ``definitions.json``, ``files/``, ``alerts.jsonl``, ``console.log``.
+    """Files in *directory*: ``summary.json``, ``run_record.json``, ``definitions.json``, ``files/``, ``artifacts/``, ``alerts.jsonl``, ``console.log``.
 
     Documents replace what was there, media have names of their own, and the two files that grow are cut back to a checkpoint: what is
     delivered again is not there twice.
@@ -65,7 +66,7 @@ class SideFiles:
         """Write *media* to a file of its own and return its path, relative to the directory."""
         name = self._names[key if media.kind != "artifact" else str(media.meta["name"])]
         if media.kind == "artifact":
-            path = media.save(self.directory / FILES / name / f"step-{step}", "")
+            path = media.save(self.directory / ARTIFACTS / name / f"step-{step}", "")
         elif media.kind == "table":
             columns, rows = media.table()
             path = write_config(self.directory / FILES / f"{name}-{step}.json", {"columns": columns, "rows": rows})
@@ -116,7 +117,7 @@ def about(media: Media, file: str) -> dict[str, Any]:
 
 def _file_name(key: str) -> str:
     """Return what a file can be called for *key*; `KeyMap` keeps different keys apart."""
-    return re.sub(r"[^\w.-]+", "_", key).strip("._") or "unnamed"
+    return re.sub(r"[^\w.-]+", "_", key).strip("._-") or "unnamed"
 
 
 __all__ = ["ALERTS", "CONSOLE", "FILES", "SideFiles", "about"]

@@ -18,7 +18,7 @@ from accelbus.media import Media
 from accelbus.tracking import GeneralTracker, Row
 from accelbus.values import flatten
 from accelbus_sinks._config import spelled_out, text_of
-from accelbus_sinks._dvclive_curves import Curves, curve_name, line_of, nested
+from accelbus_sinks._dvclive_curves import LONGEST_NAME, Curves, curve_name, line_of, nested
 from accelbus_sinks._keys import KeyMap
 from accelbus_sinks._places import from_job_directory, job_directory
 from accelbus_sinks._side_files import FILES, SideFiles
@@ -72,7 +72,7 @@ class DVCLiveTracker(GeneralTracker):
         directory = self._directory()
         directory.mkdir(parents=True, exist_ok=True)
         state_dir = None if self.run_info.state_dir == Path() else self.run_info.state_dir
-        self._keys = KeyMap(state_dir / "keys.json" if state_dir else None, curve_name)
+        self._keys = KeyMap(state_dir / "keys.json" if state_dir else None, curve_name, longest=LONGEST_NAME)
         self._side = SideFiles(directory, self.run_info)
         self._side.restore(self._checkpoint.get("side", {}))
         (directory / "status.json").unlink(missing_ok=True)
@@ -180,7 +180,7 @@ class DVCLiveTracker(GeneralTracker):
                 csv.writer(file, lineterminator="\n").writerows([columns, *rows])
 
     def log_artifact(self, key: str, media: Media, step: int) -> None:
-        """A copy below ``files``; with ``save_dvc_exp`` DVC tracks it too."""
+        """A copy below ``artifacts``; with ``save_dvc_exp`` DVC tracks it too."""
         meta = media.meta
         with self._opened() as live:
             path = self._directory() / self._side.media(key, media, step)

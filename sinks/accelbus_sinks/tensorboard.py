@@ -146,7 +146,7 @@ class TensorBoardTracker(GeneralTracker):
             self._log_as_file(key, media, step)
 
     def log_artifact(self, key: str, media: Media, step: int) -> None:
-        """A copy below ``files`` of the run's directory, and where it is on the Text tab."""
+        """A copy below ``artifacts`` or ``files`` of the run's directory, and where it is on the Text tab."""
         self._show(step, media.time_ns, file_value(key, media, self._beside().media(key, media, step)))
 
     def _log_as_file(self, key: str, media: Media, step: int) -> None:

@@ -166,7 +166,7 @@ def test_media_are_files_that_dvc_shows(tracker, tmp_path):
     assert (out / "files" / "sound-7.wav").read_bytes()[:4] == b"RIFF"
     assert (out / "files" / "video-7.gif").read_bytes()[:3] == b"GIF"
     assert (out / "files" / "page-7.html").read_text() == "<b>hi</b>"
-    assert (out / "files" / "net" / "step-7" / "weights.pt").read_text() == "w"
+    assert (out / "artifacts" / "net" / "step-7" / "weights.pt").read_text() == "w"
     assert json.loads((out / "alerts.jsonl").read_text())["title"] == "loss is NaN"
     assert (out / "console.log").read_text() == "one\ntwo\n"
 
@@ -184,7 +184,7 @@ def test_what_is_said_of_the_run_is_in_documents(tracker, tmp_path):
 
 def test_a_key_may_be_a_folder_and_a_table(tracker, tmp_path):
     """Names that would be the same path stay apart."""
-    keys = ["a", "a/b", "a.tsv/b", "A", "step", "x/step", "x/timestamp", "x/step_", "..", "é" * 200]
+    keys = ["a", "a/b", "a.tsv/b", "A", "step", "x/step", "x/timestamp", "x/step_", "..", "é" * 200, "deep/" * 2000, "deep/" * 2001]
     tracker.log_batch([Row(1, {key: float(index) for index, key in enumerate(keys)}, 1)])
     tracker.finish()
     found = TestDVCLive().read_with(tmp_path / "out", tmp_path / "state")
@@ -265,7 +265,7 @@ def test_an_experiment_is_saved_where_the_user_wants_it(tmp_path, monkeypatch):
         plots = repo.plots.show()["workspace"]["sources"]["data"]
     (curve,) = (content["data"] for name, content in plots.items() if name.endswith("loss.tsv"))
     assert [(row["step"], row["loss"]) for row in curve] == [("0", "0.0"), ("1", "1.0"), ("2", "2.0")]
-    assert (tmp_path / "dvclive" / "files" / "notes" / "step-2" / "readme.dvc").exists()
+    assert (tmp_path / "dvclive" / "artifacts" / "notes" / "step-2" / "readme.dvc").exists()
 
 
 def test_a_live_that_is_given_is_written_through(tmp_path, monkeypatch):

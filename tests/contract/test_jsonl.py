@@ -88,7 +88,13 @@ def test_media_are_files_with_a_line_each(tmp_path):
     assert json.loads(content["table"]) == {"columns": ["a", "b"], "rows": [[1, None], ["x", "NaN"]]}
     assert json.loads(content["plotly"]) == {"data": []}
     assert content["page"] == b"<b>hi</b>"
-    assert found["x"] == {"kind": "artifact", "file": "files/net/step-7/weights.pt", "name": "net", "type": "model", "aliases": ["best"]}
+    assert found["x"] == {
+        "kind": "artifact",
+        "file": "artifacts/net/step-7/weights.pt",
+        "name": "net",
+        "type": "model",
+        "aliases": ["best"],
+    }
     assert content["x"] == b"w"
 
 
