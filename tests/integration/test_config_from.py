@@ -147,3 +147,23 @@ def test_a_worker_that_is_killed_while_it_is_asked_is_asked_again(sweep: Job) ->
     os.kill(pid, signal.SIGKILL)
     rank.wait()
     assert json.loads(rank.lines[0])["lr"] == 0.5, rank.stderr
+
+
+def test_a_sweep_of_wandb_reaches_every_rank(sweep: Job) -> None:
+    """As its agent starts a trial, without a network: the real library, its file of parameters, its variables."""
+    pytest.importorskip("wandb")
+    parameters = sweep.root / "parameters.yaml"
+    parameters.write_text("wandb_version: 1\nlr:\n  value: 0.5\nmodel:\n  value:\n    depth: 7\n")
+    ranks = sweep.run(
+        script(
+            "{'lr': 0.1, 'seed': 3, 'model': {'depth': 2, 'width': 8}}",
+            settings="log_with=['jsonl', 'wandb', 'sweep:Sweep'], config_from='wandb'",
+        ),
+        ranks=2,
+        WANDB_MODE="offline",
+        WANDB_SWEEP_ID="s1",
+        WANDB_SWEEP_PARAM_PATH=str(parameters),
+    )
+    resolved = {"lr": 0.5, "seed": 3, "model": {"depth": 7, "width": 8}}
+    assert [json.loads(rank.lines[0]) for rank in ranks] == [resolved] * 2, ranks[0].stderr
+    assert configs(sweep) == resolved
