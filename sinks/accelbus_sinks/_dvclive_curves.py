@@ -21,6 +21,8 @@ from accelbus_sinks._append_file import cut_back
 SUFFIX: Final = ".tsv"
 LONGEST_PART: Final = 200
 """Bytes of one part of a path; file systems take 255."""
+DEEPEST: Final = 32
+"""Parts of a path: who walks through the tables walks recursively."""
 LONGEST_NAME: Final = 600
 """Characters of a path; systems take 4,096 bytes in all."""
 BUFFER_BYTES: Final = 4 * 1024 * 1024
@@ -132,7 +134,7 @@ def _header(name: str) -> bytes:
 
 def curve_name(key: str) -> str:
     """Return *key* as a path below the tables' directory that every file system takes; see `KeyMap` for collisions."""
-    parts = [_part(part) for part in key.split("/")]
+    parts = [_part(part.replace("/", "_")) for part in key.split("/", DEEPEST - 1)]
     parts[:-1] = [part + "_" if part.endswith(SUFFIX) else part for part in parts[:-1]]
     if parts[-1] in _RESERVED:
         parts[-1] += "_"

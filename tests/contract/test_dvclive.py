@@ -184,7 +184,21 @@ def test_what_is_said_of_the_run_is_in_documents(tracker, tmp_path):
 
 def test_a_key_may_be_a_folder_and_a_table(tracker, tmp_path):
     """Names that would be the same path stay apart."""
-    keys = ["a", "a/b", "a.tsv/b", "A", "step", "x/step", "x/timestamp", "x/step_", "..", "é" * 200, "deep/" * 2000, "deep/" * 2001]
+    keys = [
+        "a",
+        "a/b",
+        "a.tsv/b",
+        "A",
+        "step",
+        "x/step",
+        "x/timestamp",
+        "x/step_",
+        "..",
+        "é" * 200,
+        "deep/" * 2000,
+        "deep/" * 2001,
+        "a/" * 40,
+    ]
     tracker.log_batch([Row(1, {key: float(index) for index, key in enumerate(keys)}, 1)])
     tracker.finish()
     found = TestDVCLive().read_with(tmp_path / "out", tmp_path / "state")
