@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from accelbus.durable import write_atomically
 from accelbus.tracking import RunInfo
+from accelbus_sinks._clearml_quiet import INIT_FLAGS, as_no_rank, settle
 
 logger = logging.getLogger(__name__)
 
 RUN_TAG: Final = "accelbus:"
 """With the run id: the tag by which a task is found again whose id was not yet written down."""
 
-CAPTURES: Final = (
-    "detect_repository", "hydra", "scikit", "joblib", "matplotlib", "tensorflow", "tensorboard", "tfdefines", "pytorch", "megengine",
-    "xgboost", "catboost", "fastai", "lightgbm", "gradio", "jsonargparse",
-)  # fmt: skip
-"""Frameworks that ``Task.init`` would look into. Each is named, since it takes one that is not for wanted."""
-
-INIT_FLAGS: Final[Mapping[str, Any]] = {
-    "auto_connect_frameworks": dict.fromkeys(CAPTURES, False),
-    "auto_connect_arg_parser": False,
-    "auto_connect_streams": False,
-    "auto_resource_monitoring": False,
-}
-"""All of it would describe this process and not the training."""
-
 _NEW: Final[Mapping[str, Any]] = {"reuse_last_task_id": False, "continue_last_task": 0}
-
-_SETTINGS: Final = {
-    # A forked reporter costs 28 ms per call of 10 values (0.3 ms without) and 10 s when the task is closed.
-    "sdk.development.report_use_subprocess": False,
-    # A click on "abort" would kill this process, which the supervisor starts again; training would not notice.
-    "sdk.development.support_stopping": False,
-    # 240 retries with pauses of up to 120 s: hours of silence. Delivery repeats calls itself, and says what is wrong.
-    "api.http.retries": {"total": 2, "connect": 2, "read": 2, "redirect": 5, "status": 2, "backoff_factor": 1.0, "backoff_max": 5.0},
-}
-
-_OF_A_RANK: Final = (
-    "RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_NODE_RANK", "PMI_RANK", "SLURM_PROCID",
-    "SLURM_NODEID", "SLURM_JOB_NUM_NODES",
-)  # fmt: skip
-"""With these ClearML takes the process for a rank and waits 30 s for the task of rank 0."""
-
-_OF_A_PARENT: Final = ("CLEARML_PROC_MASTER_ID", "TRAINS_PROC_MASTER_ID")
-"""Process and task of who called ``Task.init`` first, inherited by its children, which then report to that task."""
-
 _SHORTEST_NAME: Final = 3
 """The server refuses shorter names of projects and tasks."""
 
@@ -121,10 +88,10 @@ def open_task(path: Path, info: RunInfo, arguments: Mapping[str, Any]) -> tuple[
 def _open(task_class: Any, path: Path, info: RunInfo, arguments: Mapping[str, Any]) -> Any:
     from clearml.config import running_remotely  # noqa: PLC0415  only the worker imports trackers
 
-    _settle()
+    settle()
     if os.environ.get("CLEARML_OFFLINE_MODE", os.environ.get("TRAINS_OFFLINE_MODE", "")).lower() not in {"", "0", "false", "no"}:
         task_class.set_offline(offline_mode=True)
-    with _as_no_rank():
+    with as_no_rank():
         if running_remotely():
             task = task_class.init(**{**INIT_FLAGS, **arguments})
         elif task_class.is_offline():
@@ -298,34 +265,3 @@ def _expect(task: Any, task_id: str) -> None:
 def _write(path: Path, identity: Identity) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(identity._asdict()).encode())
-
-
-@functools.cache
-def _settle() -> None:
-    """Set, once, what ClearML reads from its configuration file; retries only if the user's file does not."""
-    from clearml.config import config, config_obj  # noqa: PLC0415  only the worker imports trackers
-
-    overrides: dict[str, Any] = {}
-    for name, value in _SETTINGS.items():
-        if isinstance(value, dict) and config_obj.get(f"{name}.total", None) != 240:
-            continue
-        *parents, last = name.split(".")
-        place = overrides
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = value
-    config_obj.set_overrides(overrides)
-    config.clear_config_impl()  # forgets what it read before
-
-
-@contextlib.contextmanager
-def _as_no_rank() -> Iterator[None]:
-    """Hide what a launcher, or another process with a task, says of itself."""
-    hidden = {name: os.environ.pop(name) for name in _OF_A_RANK if name in os.environ}
-    for name in _OF_A_PARENT:
-        if os.environ.get(name, "").partition(":")[0] not in {"", str(os.getpid())}:
-            del os.environ[name]
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)

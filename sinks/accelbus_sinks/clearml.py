@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import math
 import os
 import time
@@ -23,6 +24,8 @@ from accelbus_sinks._clearml_media import ClearMLMedia
 from accelbus_sinks._clearml_names import Curve, Curves
 from accelbus_sinks._config import flat_config, spelled_out, text_of
 from accelbus_sinks._step_text import step_text
+
+logger = logging.getLogger(__name__)
 
 SECTION: Final = "General"
 """Of the hyperparameters, and name of the configuration object: what ``Task.connect`` and ``connect_configuration`` take by default."""
@@ -58,7 +61,7 @@ class ClearMLTracker(ClearMLMedia):
         self._events: events.Events | None = None
         self._offline: events.OfflineEvents | None = None
         self._offset = 0
-        self._step = self._first_step = 0
+        self._step = self._first_step = self._non_finite = 0
         self.config: dict[str, Any] = {}
         """The configuration as the task has it: where a ClearML agent runs the task, with what was changed in the web interface."""
 
@@ -198,6 +201,8 @@ class ClearMLTracker(ClearMLMedia):
         self.flush()
         if self._offline is not None:
             self._offline.close()
+        if self._non_finite:
+            logger.warning("%d values were not finite", self._non_finite)
         if self._is_ours:
             tasks.close_task(task, status)
         self._task = self._events = self._offline = None
@@ -215,8 +220,15 @@ class ClearMLTracker(ClearMLMedia):
                 yield encode(curves[key], step, time_ms, _number(value))
             elif value is not None:
                 rest[key] = value
+                if isinstance(value, float):
+                    self._count_non_finite(key, step)
         if rest:
             yield events.text_event(self._opened().id, step_text(step, rest), time_ms)
+
+    def _count_non_finite(self, key: str, step: int) -> None:
+        self._non_finite += 1
+        if self._non_finite == 1:
+            logger.warning("%s is not finite at step %d: ClearML has no such numbers, they are lines of the console", key, step)
 
     def _store_object(self, name: str, values: Mapping[str, Any], *, as_file: bool = False) -> None:
         """Store *values* as configuration object, and as artifact where that is too large."""
