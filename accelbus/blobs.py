@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +42,8 @@ class BlobStore:
         self._owner = owner
         self._quota = quota
         self._written = 0
-        self._count = 0
+        self._numbers = count(1)
+        """Any thread may log: two of them never get one name."""
 
     def write(self, encoded: bytes) -> msgspec.msgpack.Ext:
         """Keep the *encoded* value and return what stands for it in an event.
@@ -79,10 +81,15 @@ class BlobStore:
         self._reserve(size)
         name = self._next_name()
         target = self._directory / name
-        if path.is_dir():
-            shutil.copytree(path, target, copy_function=_copy_or_link)
-        else:
-            _copy_or_link(path, target)
+        try:
+            if path.is_dir():
+                shutil.copytree(path, target, copy_function=_copy_or_link, ignore_dangling_symlinks=True)
+            else:
+                _copy_or_link(path, target)
+        except OSError:
+            self._written -= size
+            _remove(target)
+            raise
         return Reference(name, size)
 
     def _reserve(self, size: int) -> None:
@@ -92,8 +99,7 @@ class BlobStore:
         self._written += size
 
     def _next_name(self) -> str:
-        self._count += 1
-        return f"{self._owner}-{self._count}"
+        return f"{self._owner}-{next(self._numbers)}"
 
 
 def load(reference: bytes, directory: Path) -> Any:
@@ -119,6 +125,13 @@ def read(reference: Reference, directory: Path) -> bytes:
     if google_crc32c.value(data) != reference.crc32c:
         raise CorruptDataError("blob", f"{directory / reference.name} does not hold what was written")
     return data
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _copy_or_link(source: str | Path, target: str | Path) -> None:

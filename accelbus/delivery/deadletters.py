@@ -6,7 +6,6 @@ its kind, format and meta, and its bytes in base64 or the name of its file in th
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from accelbus.errors import CorruptDataError
-from accelbus.media import unpack
+from accelbus.media import spelled_out
 from accelbus.tracking import Row
 
 FILE = "dead_letters.jsonl"
@@ -75,11 +74,9 @@ def _spelled_out(value: object) -> object:
     if not isinstance(value, msgspec.msgpack.Ext):
         return repr(value)
     try:
-        media = unpack(value, Path())
+        return spelled_out(value)
     except CorruptDataError as error:
         return str(error)
-    where = {"data": base64.b64encode(media.data).decode()} if media.blob is None else {"blob": media.blob.name}
-    return {"kind": media.kind, "format": media.format, "meta": media.meta, **where}
 
 
 __all__ = ["DeadLetters"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import os
@@ -196,6 +197,17 @@ def unpack(extension: msgspec.msgpack.Ext, blobs: Path) -> Media:
         raise CorruptDataError("media", f"cannot be read ({error})") from error
     media.directory = str(blobs)
     return media
+
+
+def spelled_out(extension: msgspec.msgpack.Ext) -> dict[str, Any]:
+    """Return packed media as plain data: kind, format, meta, and the bytes in base64 or the name of their file.
+
+    Raises:
+        CorruptDataError: it cannot be read.
+    """
+    media = unpack(extension, Path())
+    where = {"data": base64.b64encode(media.data).decode()} if media.blob is None else {"blob": media.blob.name}
+    return {"kind": media.kind, "format": media.format, "meta": media.meta, **where}
 
 
 def _cell(value: Any) -> str:

@@ -5,11 +5,14 @@
     {"run":"digits-1f","rank":0,"attempt":0,"seq":17,"time":1767139200.25,"step":16,"values":{"loss":0.5}}
     {"run":"digits-1f","rank":0,"attempt":0,"seq":1,"time":…,"type":"start","world_size":2,"local_rank":0,"host":…,"pid":…}
     {"run":"digits-1f","rank":0,"attempt":0,"seq":2,"time":…,"type":"config","values":{"model":{"width":256}}}
+    {"run":"digits-1f","rank":0,"attempt":0,"seq":3,"time":…,"type":"record","values":{"argv":["train.py"],"cwd":…}}
+    {"run":"digits-1f","rank":0,"attempt":0,"seq":9,"time":…,"type":"console","stream":"stdout","lines":["epoch 1"]}
     {"run":"digits-1f","rank":0,"attempt":0,"seq":99,"time":…,"type":"end","status":"finished","reason":""}
 
 A metric logged without any step has ``"step":null`` and ``"auto_step"``, the number of its call. Producers of another role than trainer
 have a ``"role"``. JSON has no NaN: numbers that are not finite are written as the JSONL tracker writes them, as ``"NaN"``,
-``"Infinity"`` or ``"-Infinity"`` with the keys listed in ``"non_finite"``; in a configuration as those texts.
+``"Infinity"`` or ``"-Infinity"`` with the keys listed in ``"non_finite"``; in a configuration as those texts. Summary values and metric
+definitions are lines of the types ``summary`` and ``definition``.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from accelbus.config import Tuning, from_environment
-from accelbus.errors import RunNotFoundError
-from accelbus.events import TRAINER, ConfigUpdate, Metrics, RunEnd, RunStart
+from accelbus.delivery.statements import loaded
+from accelbus.errors import CorruptDataError, RunNotFoundError
+from accelbus.events import TRAINER, ConfigUpdate, ConsoleLines, MetricDefinition, Metrics, RunEnd, RunFacts, RunStart, Summary
 from accelbus.journal.intervals import Intervals
 from accelbus.journal.layout import segment_number
 from accelbus.journal.merge import Item, JournalReader, ReaderState
+from accelbus.media import EXTENSION, spelled_out
 from accelbus.rundir import RunDir
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -108,8 +113,11 @@ class Export:
                 details["auto_step"] = event.auto_step
         elif describe is not None:
             details = describe(event)
+            if "values" in details:
+                details["values"] = loaded(details["values"], self._run_dir.blobs)
         else:
             return None  # a record of a bus process: about producers, not of one
+        details |= _addressed(event)
         line = {"run": self._run_id, "rank": item.rank, "attempt": item.attempt, "seq": item.seq, "time": _time_of(event), **details}
         if item.role not in ("", TRAINER):
             line["role"] = item.role
@@ -136,6 +144,16 @@ def _of_start(event: RunStart) -> dict[str, Any]:
 _DESCRIBED: Final[Mapping[type, Callable[[Any], dict[str, Any]]]] = {
     RunStart: _of_start,
     ConfigUpdate: lambda event: {"type": "config", "values": event.values},
+    RunFacts: lambda event: {"type": "record", "values": event.facts},
+    ConsoleLines: lambda event: {"type": "console", "stream": event.stream, "lines": event.lines},
+    Summary: lambda event: {"type": "summary", "values": event.values},
+    MetricDefinition: lambda event: {
+        "type": "definition",
+        "pattern": event.pattern,
+        "axis": event.axis,
+        "summary": event.summary,
+        "goal": event.goal,
+    },
     RunEnd: lambda event: {"type": "end", "status": event.status, "reason": event.reason},
 }
 
@@ -157,7 +175,26 @@ def _odd_line(line: dict[str, Any]) -> bytes:
         line["values"] = _spelled_out(values)
         if non_finite and "type" not in line:
             line["non_finite"] = non_finite
-    return json.dumps(line, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
+    return json.dumps(line, separators=(",", ":"), allow_nan=False, default=_described).encode() + b"\n"
+
+
+def _addressed(event: Any) -> dict[str, Any]:
+    """Return whom *event* is for, where that is not everybody, and what a tracker gets beside it."""
+    sinks = getattr(event, "sinks", ())
+    details: dict[str, Any] = {"to": sinks} if sinks else {}
+    if isinstance(event, Metrics) and event.log_kwargs:
+        details["log_kwargs"] = event.log_kwargs
+    return details
+
+
+def _described(value: object) -> object:
+    """Return media as plain data, and everything else that JSON does not know as text."""
+    if isinstance(value, msgspec.msgpack.Ext) and value.code == EXTENSION:
+        try:
+            return spelled_out(value)
+        except CorruptDataError as error:
+            return f"({error})"
+    return str(value)
 
 
 def _has_non_finite(value: Any) -> bool:

@@ -6,16 +6,20 @@ import itertools
 import json
 import math
 
+import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from accelbus import RunNotFoundError
+from accelbus.blobs import BlobStore
 from accelbus.config import Tuning
-from accelbus.events import Metrics
+from accelbus.events import ConsoleLines, MetricDefinition, Metrics, RunFacts, Summary
+from accelbus.media import Html, pack
 from accelbus.reader.export import Export
 from accelbus.rundir import RunDir
 from accelbus.tracking import Row
 from accelbus_sinks.jsonl import JSONLTracker
+from tests.support.journals import pack as frame_of, start, uuid, written
 from tests.support.runs import HandRun, finished_run
 
 
@@ -56,6 +60,25 @@ def test_start_config_and_end_are_lines_with_a_type(run):
     assert (start["type"], start["world_size"], start["local_rank"], "step" in start) == ("start", 1, 0, False)
     assert (config["type"], config["values"]) == ("config", {"model": {"width": 256, "rate": "Infinity"}, "note": None})
     assert (end["type"], end["status"], end["reason"]) == ("end", "failed", "")
+
+
+def test_what_a_run_says_of_itself_is_lines_with_a_type(run):
+    """Its record, with what was too large for an event, what it printed, summary and definitions."""
+    patch = BlobStore(run.dir.blobs, "p", quota=1 << 20).write(msgspec.msgpack.encode("+line\n" * 3))
+    producer = run.producer()
+    for event in (
+        RunFacts(1, {"argv": ["train.py"], "git": None, "patch": patch}),
+        ConsoleLines(1, ["epoch 1"], "stderr"),
+        Summary(1, {"best": math.inf}),
+        MetricDefinition(1, "eval/*", summary="max"),
+    ):
+        producer.add(event)
+    producer.write()
+    _, record, console, summary, definition = exported(run)
+    assert (record["type"], record["values"]) == ("record", {"argv": ["train.py"], "git": None, "patch": "+line\n" * 3})
+    assert (console["type"], console["stream"], console["lines"]) == ("console", "stderr", ["epoch 1"])
+    assert (summary["type"], summary["values"]) == ("summary", {"best": "Infinity"})
+    assert (definition["type"], definition["pattern"], definition["summary"]) == ("definition", "eval/*", "max")
 
 
 def test_numbers_that_are_not_finite_differ_from_null_and_text(run):
@@ -158,3 +181,17 @@ def test_a_directory_without_a_journal_is_refused(tmp_path):
     """The error names it."""
     with pytest.raises(RunNotFoundError, match="has no journal"):
         Export(RunDir(tmp_path))
+
+
+def test_media_and_what_is_for_some_trackers_are_written_out(tmp_path):
+    """An image is its kind, format, meta and bytes, or the file that has them; whom an event is for is said."""
+    run = RunDir(tmp_path / "run")
+    store = BlobStore(run.blobs, "me", quota=10**9)
+    run.path.mkdir()
+    small, large = (pack(Html("x" * size).to_media(store), store) for size in (1, 10**5))
+    events = [start(0, world_size=1), Metrics(1, 1, {"small": small, "large": large}, 0, ("wandb",), {"wandb": {"commit": True}})]
+    written(run.journal / "bus-1", frame_of(events, producer=uuid(1), first_seq=1)).close()
+    line = json.loads(b"".join(Export(run).chunks()).splitlines()[1])
+    assert line["values"]["small"] == {"kind": "html", "format": "html", "meta": {"caption": None}, "data": "eA=="}
+    assert (run.blobs / line["values"]["large"]["blob"]).stat().st_size == 10**5
+    assert (line["to"], line["log_kwargs"]) == (["wandb"], {"wandb": {"commit": True}})
