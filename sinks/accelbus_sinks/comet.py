@@ -84,7 +84,7 @@ class CometMLTracker(CometMedia):
         self._kwargs = kwargs
         self._online = False
         self._archives = Archives(Path(), None, ())
-        self._archive = ""
+        self._key = self._archive = ""
         self._checkpoint: dict[str, Any] = {}
         self._counts: Counter[str] = Counter()
         self._pace = Pace(VALUES_PER_MINUTE / 60, BURST)
@@ -100,7 +100,8 @@ class CometMLTracker(CometMedia):
     def url(self) -> str | None:
         if self._online:
             return self._experiment.url if self._experiment else None
-        return str(self._archives.directory / self._archive)
+        # The name ends in letters of chance; after a crash in others.
+        return str(self._archives.directory / f"{self._key}*.zip")
 
     # Opening
 
@@ -118,7 +119,7 @@ class CometMLTracker(CometMedia):
             forget(state_dir / MEDIA)
         arguments, fields = start_arguments(self._kwargs, self.run_info, self._project)
         key = arguments.get("experiment_key") or comet_ml.get_config()["comet.experiment_key"] or experiment_key(self.run_info)
-        arguments["experiment_key"] = key
+        self._key = arguments["experiment_key"] = key
         self._online = is_online(arguments)
         self.durable_after = "flush" if self._online else "finish"
         if not self._online:
