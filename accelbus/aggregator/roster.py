@@ -78,6 +78,8 @@ class Roster:
             joined = ProducerJoined(
                 time.time_ns(), hello.producer, hello.rank, hello.world_size, attempt, hello.role, hello.host, hello.pid, hello.launch
             )
+        # One that is known from the journal is known only in part.
+        member.may_restart = member.may_restart or hello.may_restart
         member.through_seq = max(member.through_seq, hello.base_seq - 1)
         member.last_seq = max(member.last_seq, hello.last_seq)
         if peer is not None:

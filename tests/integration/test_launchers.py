@@ -5,6 +5,9 @@ from __future__ import annotations
 import socket
 import sys
 
+from accelbus.config import Tuning
+from accelbus.events import RunClosed, RunStart
+from accelbus.journal.merge import JournalReader
 from tests.support.job import Job, Rank
 
 
@@ -75,8 +78,10 @@ train(run, range(15, 30), 2.0)
         (0, 0, "preempted"), (0, 1, "failed"), (1, 0, "finished"), (1, 1, "finished"),
     ]  # fmt: skip
     assert list(quick_job.runs.iterdir()) == [quick_job.run_dir]
-    assert quick_job.bus_log().count("serving run") == 1
     assert len(quick_job.rows()) == 35
+    items = JournalReader(quick_job.run_dir / "journal", tuning=Tuning()).read(10_000)
+    kinds = [type(item.event) for item in items if item.attempt == 1 or isinstance(item.event, RunClosed)]
+    assert kinds.index(RunStart) < kinds.index(RunClosed)
 
 
 def test_a_rank_that_fails_is_not_held_back_by_ranks_that_wait_for_it(quick_job: Job) -> None:
