@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 
 from accelbus import control
+from accelbus.delivery.status import SinkStatus
 from accelbus.delivery.supervisor import Supervisor
 from accelbus.rundir import RunRecord
 
@@ -22,7 +23,7 @@ async def judge(supervisor: Supervisor, record: RunRecord, *, timeout: float) ->
 
 
 def _obstacles(supervisor: Supervisor, record: RunRecord) -> list[str]:
-    states = supervisor.states()
+    states = {sink: supervisor.states().get(sink, SinkStatus(sink=sink)) for sink in (*record.require, record.config_from or "")}
     obstacles = [
         f"{sink} has not started: {states[sink].last_error or states[sink].state}"
         for sink in record.require

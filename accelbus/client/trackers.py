@@ -40,7 +40,7 @@ def admit(settings: Settings, sinks: tuple[str, ...], given: Mapping[str, Any]) 
         given: {name: class or instance}, beside the registered classes.
 
     Raises:
-        ConfigurationError: a tracker that only the main rank could have, of a run that is offline.
+        ConfigurationError: a tracker that only the main rank could have, of a run that is offline or waits for it.
         MissingExtraError: cloudpickle is needed and not installed.
     """
     known = {**tracking.registered(), **given}
@@ -52,6 +52,12 @@ def admit(settings: Settings, sinks: tuple[str, ...], given: Mapping[str, Any]) 
             f"the tracker {lost[0]!r} cannot be imported by the process that will deliver an offline run: "
             f"define its class at the top level of a module, and make it with plain arguments"
         )
+    for setting, names in (("require", settings.require), ("config_from", (settings.config_from,))):
+        if waiting := [name for name in names if name in stays]:
+            raise ConfigurationError(
+                f"{setting} names {waiting[0]!r}, which has to live in the main rank ({stays[str(waiting[0])]}): "
+                "expected a tracker with a process of its own"
+            )
     inline = (*settings.inline, *stays)
     return Trackers(
         sinks,

@@ -95,7 +95,8 @@ class Supervisor:
 
     def resolved(self, sink: str) -> Resolved | None:
         """Return what *sink* made of the configuration, None while that is not known."""
-        return self._tenders[sink].resolved
+        tender = self._tenders.get(sink)
+        return None if tender is None else tender.resolved
 
     async def drain(self, timeout: float) -> bool:
         """Wait until all that is in the journal now is delivered and durable; return whether it is, after at most *timeout* seconds.
