@@ -38,13 +38,14 @@ class MediaMethods:
         """
         self._log_beside({key: Image(image, caption)}, step)
 
-    def log_images(self, values: Mapping[str, Any], step: int | None = None) -> None:
+    def log_images(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
         """Log pictures under several keys.
 
         Args:
             values: {key: an image, ``(image, caption)``, a sequence of these, or an array or tensor of images}. Of several under one
                 key, each gets a key of its own: ``key/0``, ``key/1``, …
             step: as for ``log``.
+            _: what Accelerate's trackers pass on to their libraries; it means nothing here.
         """
         self._log_beside(_all_pictures(values), step)
 
@@ -61,8 +62,9 @@ class MediaMethods:
         data: Iterable[Any] | None = None,
         dataframe: Any = None,
         step: int | None = None,
+        **_: Any,
     ) -> None:
-        """Log rows under named columns; see `accelbus.Table`."""
+        """Log rows under named columns; see `accelbus.Table`. Other keyword arguments, as for `log_images`, mean nothing."""
         self._log_beside({table_name: Table(columns, data, dataframe)}, step)
 
     def log_text(self, key: str, text: str, step: int | None = None) -> None:
@@ -70,7 +72,9 @@ class MediaMethods:
         self._log_beside({key: text}, step)
 
     def log_figure(self, key: str, figure: Any, step: int | None = None, caption: str | None = None) -> None:
-        """Log a matplotlib figure, drawn now, or a plotly figure as it is."""
+        """Log a matplotlib figure, drawn now, or a plotly figure as it is. *key* may come second, as in Accelerate's MLflow tracker."""
+        if isinstance(figure, str):
+            key, figure = figure, key
         self._log_beside({key: Figure(figure, caption)}, step)
 
     def log_audio(self, key: str, data: Any, sample_rate: int = 44100, step: int | None = None, caption: str | None = None) -> None:

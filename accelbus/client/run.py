@@ -201,7 +201,7 @@ class Run(MediaMethods, StatementMethods):
             UnknownTrackerError: the run has no such tracker.
             ConfigurationError: *unwrap*, and the live object lives elsewhere; names the ways that work.
         """
-        name = str(name)
+        name = str(getattr(name, "value", name))  # Accelerate's LoggerType is an enum
         if name not in self.sinks and self._state != "disabled":
             raise UnknownTrackerError(f"this run has no tracker {name!r} (it has: {', '.join(self.sinks) or 'none'})")
         if not unwrap:

@@ -47,7 +47,7 @@ class Source:
         self._reader = JournalReader(self._journal, cursor.reader, tuning=tuning)
         self._finished_at: ReaderState | None = None
         self.view = View(Rules(), cursor.view, tuning=tuning, sink=sink)
-        self.statements = Statements(cursor, sink)
+        self.statements = Statements(cursor, sink, run_dir.blobs)
         self._selection = Selection(options or SinkOptions(), cursor.selection)
         self.closed_as: str | None = cursor.closed_as
         """Status of the run if it is closed and nobody joined since."""

@@ -41,8 +41,9 @@ _LONGEST_LINE: Final = 1000
 class Statements:
     """What was said so far. Everything it holds is the cursor's, used and not copied."""
 
-    def __init__(self, cursor: Cursor, sink: str) -> None:
+    def __init__(self, cursor: Cursor, sink: str, large_values: Path = Path()) -> None:
         self._sink = sink
+        self._large_values = large_values
         self.config: MergedConfig = cursor.config
         self.definitions: MergedConfig = cursor.definitions
         self.summary: MergedConfig = cursor.summary
@@ -58,6 +59,7 @@ class Statements:
             return None
         match event:
             case ConfigUpdate() if self._is_for_us(event.sinks):
+                self._open_what_changes(event.values)
                 self._cursor.configured_ns = max(self._cursor.configured_ns, event.time_ns)
                 return "config" if self.config.merge(item.attempt, item.rank, event.values, nested=True) else None
             case Summary() if self._is_for_us(event.sinks):
@@ -102,6 +104,13 @@ class Statements:
 
     def _is_for_us(self, sinks: Collection[str]) -> bool:
         return not sinks or self._sink in sinks
+
+    def _open_what_changes(self, update: Mapping[str, Any]) -> None:
+        """Read a mapping that was too large for an event if a part of it is to change; else its reference is all that a cursor holds."""
+        for key, value in update.items():
+            known = self.config.values.get(key)
+            if isinstance(known, msgspec.msgpack.Ext) and isinstance(value, dict):
+                self.config.values |= loaded({key: known}, self._large_values)
 
     def _merge(self, into: MergedConfig, item: Item, values: Mapping[str, Any]) -> bool:
         room = _MOST_KEYS - len(into.values)

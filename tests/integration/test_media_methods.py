@@ -57,6 +57,7 @@ def test_every_kind_comes_from_any_rank(galleries):
                 run.log_histogram("histogram", [1.0, 2.0, 3.0])
                 run.log_table("table", ["a"], [[1], [2]])
                 run.log_text("text", "words")
+                run.log_images({"extra": picture}, dataformats="HWC")
                 run.log_audio("audio", np.zeros(100), 100)
                 run.log_video("video", np.zeros((2, 3, 4, 4)), fps=2)
                 run.log_html("html", "<b>x</b>")
@@ -78,7 +79,7 @@ def test_every_kind_comes_from_any_rank(galleries):
     check(galleries)
     expected = [
         (3, "alert/title", "alert"), (3, "artifact/all", "artifact"), (3, "artifact/file", "artifact"), (3, "audio", "audio"),
-        (3, "batch/0", "image"), (3, "batch/1", "image"), (3, "histogram", "histogram"), (3, "html", "html"), (3, "image", "image"),
+        (3, "batch/0", "image"), (3, "batch/1", "image"), (3, "extra", "image"), (3, "histogram", "histogram"), (3, "html", "html"), (3, "image", "image"),
         (3, "list/0", "image"), (3, "list/1", "image"), (3, "nested/page", "html"), (3, "single", "image"), (3, "table", "table"),
         (3, "video", "video"), (3, "wrapped", "image"),
     ]  # fmt: skip
@@ -194,6 +195,27 @@ def test_a_single_tracker_is_the_same_object_in_every_rank(galleries):
     assert {"step": 1, "commit": True} in lines(galleries, "keywords.jsonl", "one")
     assert lines(galleries, "keywords.jsonl", "two") == [{"step": 2, "commit": False}]
     assert [said[0] for said in lines(galleries, "told.jsonl", "two")] == []
+
+
+def test_what_the_options_of_one_tracker_leave_out_is_in_its_books(galleries):
+    """Include, exclude, rename and interval are about that tracker; the audit of both balances."""
+    galleries.run(
+        """
+        options = {os.environ["ONE"]: {"exclude": ["debug/*", "page"], "rename": {"train/*": "*"}, "min_interval": 1000}}
+        with accelbus.init(sink_options=options, config={"key": "secret", "lr": 0.1}) as run:
+            for step in range(5):
+                run.log({"train/loss": 1.0, "debug/x": 1.0, "note": str(step)}, step=step)
+            run.log_html("page", "x")
+        """
+    )
+    check(galleries)
+    points = {(key, row["step"]) for row in lines(galleries, "durable.jsonl") for key in row["values"]}
+    assert points == {("loss", 0)} | {("note", step) for step in range(5)}
+    assert media(galleries) == []
+    assert media(galleries, "two") == [(4, "page", "html")]
+    totals = {sink.sink: sink.total for sink in audit(galleries.run_dir).sinks.values()}
+    one, two = (totals[galleries.environ[name]] for name in ("ONE", "TWO"))
+    assert (one.delivered, one.filtered, two.delivered, two.filtered) == (6, 10, 16, 0)
 
 
 def test_asking_for_what_is_not_there_says_what_is(galleries):

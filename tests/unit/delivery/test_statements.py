@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from accelbus.blobs import BlobStore
@@ -96,6 +97,17 @@ def test_large_values_are_read_from_their_files(tmp_path):
     for file in tmp_path.iterdir():
         file.unlink()
     assert loaded({"a": large}, tmp_path)["a"].startswith("(lost: ")
+
+
+def test_a_part_of_a_large_mapping_can_change(tmp_path):
+    """It is merged into what the file holds."""
+    store = BlobStore(tmp_path, "me", quota=10**6)
+    model = store.write(msgspec.msgpack.encode({"depth": 3, "names": ["x"]}))
+    statements = Statements(Cursor(), "wandb", tmp_path)
+    statements.take(item(0, ConfigUpdate(1, {"model": model}), 1.0))
+    assert statements.config.values["model"] == model
+    statements.take(item(0, ConfigUpdate(1, {"model": {"depth": 4}}), 1.0))
+    assert loaded(statements.of("config"), tmp_path) == {"model": {"depth": 4, "names": ["x"]}}
 
 
 class Tracker:
