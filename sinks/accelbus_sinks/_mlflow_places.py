@@ -5,14 +5,22 @@ What MLflow understands from the working directory is understood from that of th
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
+import shutil
+import tempfile
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from mlflow import MlflowClient
+
 from accelbus_sinks._places import from_job_directory, job_directory
+
+logger = logging.getLogger(__name__)
 
 _NAMES: Final = frozenset({"databricks", "databricks-uc", "uc"})
 """Tracking URIs that are no paths, though they look like one."""
@@ -31,6 +39,29 @@ def tracking_uri(environ: Mapping[str, str], state_dir: Path) -> str:
     return f"{_SQLITE}{directory / 'mlflow.db'}"
 
 
+def make_database(uri: str) -> None:
+    """Make the database of *uri*, if it is a file that is missing.
+
+    As a whole: runs that start at once do not come between each other's hundred migrations, and a crash leaves none half made.
+    """
+    path = _database_file(uri)
+    if path is None or path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".accelbus-") as directory:
+        # There MLflow's default experiment gets the place for its artifacts.
+        with contextlib.chdir(path.parent):
+            MlflowClient(f"{_SQLITE}{directory}/new.db").search_experiments(max_results=1)
+        # A copy: MLflow keeps its connection to the first one.
+        made = shutil.copyfile(Path(directory, "new.db"), Path(directory, "made.db"))
+        try:
+            os.link(made, path)
+        except FileExistsError:
+            logger.info("%s was made by another run meanwhile", path)
+        except OSError:  # a file system without links
+            os.replace(made, path)
+
+
 def artifact_location(uri: str, experiment: str, given: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> str | None:
     """Return where a new experiment is to keep artifacts; None: where the server wants.
 
@@ -47,9 +78,9 @@ def artifact_location(uri: str, experiment: str, given: str | os.PathLike[str] |
     if scheme not in {"sqlite", "postgresql", "mysql", "mssql"}:
         return None
     # MLflow's default is ./mlruns of whoever creates the experiment, which would be this worker's.
-    beside = Path(uri.removeprefix(_SQLITE).partition("?")[0]).parent if uri.startswith(_SQLITE) else Path()
-    root = beside if beside.is_absolute() else from_job_directory(beside, environ)
-    return str(root.absolute() / "mlruns" / (re.sub(r"[^\w.-]+", "_", experiment)[:100].strip(".") or "experiment"))
+    database = _database_file(uri)
+    root = (job_directory(environ) or Path.cwd()) if database is None else database.parent
+    return str(root / "mlruns" / (re.sub(r"[^\w.-]+", "_", experiment)[:100].strip(".") or "experiment"))
 
 
 def run_address(uri: str, experiment_id: str, run_id: str) -> str:
@@ -61,6 +92,10 @@ def run_address(uri: str, experiment_id: str, run_id: str) -> str:
     elif "@" in parts.netloc:
         uri = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     return f"{uri}#/experiments/{experiment_id}/runs/{run_id}"
+
+
+def _database_file(uri: str) -> Path | None:
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0]).absolute() if uri.startswith(_SQLITE) else None
 
 
 def _absolute(uri: str, environ: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from accelbus.media import Media
 from accelbus.tracking import GeneralTracker, Row
 from accelbus_sinks._config import spelled_out
 from accelbus_sinks._mlflow_media import artifact_tag
-from accelbus_sinks._mlflow_places import run_address, tracking_uri
+from accelbus_sinks._mlflow_places import make_database, run_address, tracking_uri
 from accelbus_sinks._mlflow_run import OURS, OpenRun
 from accelbus_sinks._mlflow_start import Start
 
@@ -103,6 +103,7 @@ class MLflowTracker(GeneralTracker):
         self._checkpoint = checkpoint
 
     def start(self) -> None:
+        make_database(mlflow.get_tracking_uri())
         client = MlflowClient()
         opened = self._start.open(client, self.run_info, self._checkpoint.get("run_id"))
         state_dir = self.run_info.state_dir

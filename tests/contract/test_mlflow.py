@@ -28,6 +28,7 @@ from accelbus.blobs import BlobStore
 from accelbus.media import Artifact, Audio, Figure, Histogram, Image, Table
 from accelbus.testing import Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
+from accelbus_sinks._mlflow_places import make_database
 from accelbus_sinks.mlflow import MLflowTracker
 from tests.support import mlflow_reader as reader
 
@@ -37,8 +38,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWar
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
-    """Address of a database for all tests: to make one takes MLflow seconds."""
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+    """Address of a database for all tests, as the tracker makes it: that takes MLflow seconds."""
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+    make_database(uri)
+    return uri
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +100,13 @@ def test_the_newest_value_of_a_point_is_what_mlflow_shows(tmp_path):
     tracker.log_batch([row(7, {"loss": 2.0}), row(7, {"loss": 1.0})])
     tracker.finish()
     assert reader.run_of("run").data.metrics == {"loss": 1.0}
+
+
+def test_a_database_that_is_made_is_whole_and_its_artifacts_beside_it(database):
+    """Nothing is left of how it was made, and MLflow's own default experiment does not point into the worker's directory."""
+    directory = Path(database.removeprefix("sqlite:///")).parent
+    assert {path.name for path in directory.iterdir()} <= {"mlflow.db", "mlruns"}
+    assert MlflowClient().get_experiment("0").artifact_location == str(directory / "mlruns" / "0")
 
 
 def test_a_process_killed_inside_start_leaves_one_run(tmp_path, database, experiment):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from accelbus.testing import ODD_KEYS
 from accelbus.tracking import RunInfo
 from accelbus_sinks._keys import KeyMap
 from accelbus_sinks._mlflow_names import LIMITS, file_rule, metric_rule, requests, size_of
-from accelbus_sinks._mlflow_places import artifact_location, run_address, tracking_uri
+from accelbus_sinks._mlflow_places import artifact_location, make_database, run_address, tracking_uri
 from accelbus_sinks._mlflow_start import Start
 from accelbus_sinks.mlflow import MLflowTracker
 
@@ -108,6 +109,24 @@ def test_artifacts_are_beside_the_database_unless_somebody_says_where(tmp_path):
     assert artifact_location("http://host", "exp", None, environ) is None
     assert artifact_location("http://host", "exp", "s3://bucket/path", environ) == "s3://bucket/path"
     assert artifact_location("sqlite:////data/mlflow.db", "exp", "artifacts", environ) == f"{tmp_path}/artifacts"
+
+
+def test_the_database_of_a_quicker_run_stays(tmp_path, monkeypatch):
+    """Of two runs that start at once, one database is used by both, and the other is gone."""
+    place = tmp_path / "runs" / "mlflow.db"
+
+    class Client:
+        def __init__(self, uri):
+            Path(uri.removeprefix("sqlite:///")).write_text("ours")
+            place.write_text("theirs")
+
+        def search_experiments(self, max_results):
+            assert Path.cwd() == place.parent
+
+    monkeypatch.setattr("accelbus_sinks._mlflow_places.MlflowClient", Client)
+    make_database(f"sqlite:///{place}")
+    assert [(path.name, path.read_text()) for path in place.parent.iterdir()] == [("mlflow.db", "theirs")]
+    make_database("http://host")
 
 
 def test_the_address_of_a_run_has_no_password():
