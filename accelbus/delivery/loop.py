@@ -83,7 +83,8 @@ class Loop:
             is_ready=self._is_configured,
             channel=channel,
             tuning=tuning,
-            is_wanted=spec.record.config_from == sink,
+            # Who delivers later has nobody that waits for it.
+            is_wanted=spec.record.config_from == sink and not spec.once,
         )
         self._limit = _SMALLEST_READ if spec.one_by_one else _FIRST_READ
         self._shown_at = 0.0
