@@ -104,6 +104,7 @@ class StoreWriter:
     def flush(self) -> None:
         if self._buffer:
             self._write_buffer()
+        _wait_for_queue(self._run)  # alerts
         if self._config is None:
             return
         if self._fragments:
@@ -217,17 +218,22 @@ class QueueWriter:
         self._run._config_logged = False  # noqa: SLF001  Trackio sends a configuration once, and has no call for a later one
 
     def flush(self) -> None:
-        began = time.monotonic()
-        while any(getattr(self._run, name, None) for name in _QUEUES):
-            if time.monotonic() - began > _QUEUE_SECONDS:
-                raise TimeoutError(f"Trackio has not sent its queue for {_QUEUE_SECONDS:.0f} s")
-            time.sleep(_POLL_SECONDS)
+        _wait_for_queue(self._run)
 
     def position(self) -> int:
         return 0
 
     def cut(self, position: int) -> None:
         """A server keeps what it has."""
+
+
+def _wait_for_queue(run: Any) -> None:
+    """Wait until Trackio's own thread has nothing left to send or write."""
+    began = time.monotonic()
+    while any(getattr(run, name, None) for name in _QUEUES):
+        if time.monotonic() - began > _QUEUE_SECONDS:
+            raise TimeoutError(f"Trackio has not sent its queue for {_QUEUE_SECONDS:.0f} s")
+        time.sleep(_POLL_SECONDS)
 
 
 __all__ = ["Entry", "QueueWriter", "StoreWriter", "Writer", "can_write_directly"]

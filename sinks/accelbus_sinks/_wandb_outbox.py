@@ -9,7 +9,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import wandb
 from wandb.sdk.mailbox import MailboxClosedError
@@ -27,6 +27,12 @@ from accelbus_sinks._wandb_settings import init_arguments, root_directory, run_i
 logger = logging.getLogger(__name__)
 
 _SERVICE_IS_GONE: Final = (ConnectionError, MailboxClosedError)
+_Result = TypeVar("_Result")
+
+MOST_ROWS: Final = 4096
+FEWEST_ROWS: Final = 2048
+"""When more than the one wait, all but the other are handed over without waiting for a flush."""
+_FAILURES_OF_A_ROW: Final = 3
 _RESTARTS: Final = 3
 """Of W&B's service without a flush between them; then it is delivery's turn."""
 
@@ -54,9 +60,11 @@ class Outbox:
         self.facts: Mapping[str, Any] = {}
         self._config: Mapping[str, Any] = {}
         self._fitted = fitted({})
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingRow] = deque()
         self._handed_over: list[Waiting] = []
         """Since the last flush."""
+        self._again: deque[Waiting] = deque()
+        """Handed over to a service that has died since."""
         self._id: str | None = None
         self._next_step = 0
         self._uses_axis = False
@@ -92,9 +100,12 @@ class Outbox:
     # Handing over
 
     def put(self, row: WaitingRow) -> None:
-        """Add *row*, or its values to the row that came last if that is of the same step."""
+        """Add *row*, or its values to the row that came last if that is of the same step.
+
+        It waits for a flush: W&B has one row for a step, and what else belongs to it may still come.
+        """
         last = self._waiting[-1] if self._waiting else None
-        if isinstance(last, WaitingRow) and last.place == row.place:
+        if last and last.place == row.place:
             last.join(row)
         else:
             self._waiting.append(row)
@@ -102,60 +113,33 @@ class Outbox:
     def row_at(self, place: tuple[int, int], time_ns: int) -> WaitingRow:
         """Return the row that waits for the step of *place*; a new one if it has been handed over already."""
         for waiting in reversed(self._waiting):
-            if isinstance(waiting, WaitingRow) and waiting.place[1] == place[1]:
+            if waiting.place[1] == place[1]:
                 return waiting
         row = WaitingRow(place, time_ns, {})
         self._waiting.append(row)
         return row
 
-    def call(self, function: Callable[[Any], Any]) -> None:
-        """Do *function* with the run object, behind what waits."""
-        self._waiting.append(WaitingCall(function))
-        self.hand_over()
+    def make_room(self) -> None:
+        """Hand over the older ones of many rows. Called before a batch is taken, so that a failure refuses the batch as a whole."""
+        if len(self._waiting) > MOST_ROWS:
+            self._reliably(lambda: self._hand_over(len(self._waiting) - FEWEST_ROWS))
 
-    def hand_over(self, *, but: tuple[int, int] | None = None) -> None:
-        """Give W&B everything that waits, but a row at the end for which there is more."""
-        while self._waiting:
-            waiting = self._waiting[0]
-            if len(self._waiting) == 1 and isinstance(waiting, WaitingRow) and waiting.place == but:
-                return
-            session = self.opened()
-            try:
-                self._send(waiting, session)
-            except _SERVICE_IS_GONE as error:
-                self._start_service_again(error)
-                continue
-            self._handed_over.append(self._waiting.popleft())
+    def call(self, function: Callable[[Any], Any]) -> None:
+        """Do *function* with the run object now. Raises whatever it raises, and then it is not done again."""
+        call = WaitingCall(function)
+        self._reliably(lambda: call.send(self.opened()))
+        self._handed_over.append(call)
 
     def flush(self) -> None:
         """Hand over everything and wait until W&B has it on disk."""
-        self.hand_over()
-        if self.session is None:
-            return
-        try:
-            self.session.flush()
-        except _SERVICE_IS_GONE as error:
-            self._start_service_again(error)
-            self.flush()
-            return
+        self._reliably(self._flush)
         self._handed_over.clear()
         self._restarts = 0
 
     def finish(self, exit_code: int, *, is_preempted: bool) -> None:
         """End the run; offline, its sessions become one file."""
         self.flush()
-        session = self.opened()
-        try:
-            if self.parts.parts and self.metrics.extremes:
-                # W&B has only seen this session's values.
-                session.run.summary.update({name: dict(extreme) for name, extreme in self.metrics.extremes.items()})
-            if is_preempted:
-                session.run.mark_preempting()
-            session.finish(exit_code)
-        except _SERVICE_IS_GONE as error:
-            self._start_service_again(error)
-            self.finish(exit_code, is_preempted=is_preempted)
-            return
+        session = self._reliably(lambda: self._finish(exit_code, is_preempted=is_preempted))
         self.session = None
         if session.path:
             self.parts.add(Part(session.path))
@@ -165,13 +149,52 @@ class Outbox:
             if self.state_dir:
                 shutil.rmtree(self.state_dir / "sessions", ignore_errors=True)
 
-    def _send(self, waiting: Waiting, session: Session) -> None:
-        for name in self.metrics.take_changes():
-            session.define_as(name, self.metrics.options[name])
-        waiting.send(session)
-        if isinstance(waiting, WaitingRow) and (stale := self.metrics.note(waiting.place, waiting.values)):
-            session.run.summary.update(stale)
-            session.touch()
+    def _flush(self) -> None:
+        self._hand_over(len(self._waiting))
+        if self.session:
+            self.session.flush()
+
+    def _finish(self, exit_code: int, *, is_preempted: bool) -> Session:
+        self._flush()
+        session = self.opened()
+        if self.parts.parts and self.metrics.extremes:
+            # W&B has only seen this session's values.
+            session.run.summary.update({name: dict(extreme) for name, extreme in self.metrics.extremes.items()})
+        if is_preempted:
+            session.run.mark_preempting()
+        session.finish(exit_code)
+        return session
+
+    def _hand_over(self, count: int) -> None:
+        """Give W&B what was to be given again, and the first *count* rows that wait."""
+        while self._again:
+            self._again[0].send(self.opened())
+            self._handed_over.append(self._again.popleft())
+        for _ in range(count):
+            session, row = self.opened(), self._waiting[0]
+            for name in self.metrics.take_changes():
+                session.define_as(name, self.metrics.options[name])
+            if _sent(row, session) and (stale := self.metrics.note(row.place, row.values)):
+                session.run.summary.update(stale)
+                session.touch()
+            self._handed_over.append(self._waiting.popleft())
+
+    def _reliably(self, function: Callable[[], _Result]) -> _Result:
+        """Return what *function* returns; when W&B's service dies, start it again and repeat.
+
+        Raises:
+            Exception: what *function* raises, also when the service keeps dying.
+        """
+        while True:
+            try:
+                return function()
+            except _SERVICE_IS_GONE as error:
+                self._leave_session()
+                self._restarts += 1
+                if self._restarts > _RESTARTS:
+                    self._restarts = 0
+                    raise
+                logger.warning("W&B's service is gone (%s); starting it again", type(error).__name__)
 
     # Sessions
 
@@ -250,13 +273,8 @@ class Outbox:
                     session.relog(own, values)
                     wanted = own + 1
 
-    def _start_service_again(self, error: Exception) -> None:
-        """W&B's service has died: leave the session, and let everything wait again that is not on disk.
-
-        Raises:
-            Exception: *error*, when that has been tried too often.
-        """
-        self._restarts += 1
+    def _leave_session(self) -> None:
+        """W&B's service has died: what is not on disk is to be given again."""
         session, self.session = self.session, None
         if session:
             if session.path:
@@ -264,12 +282,8 @@ class Outbox:
             self._next_step, self._uses_axis = session.durable_next_step, session.uses_axis
         with contextlib.suppress(Exception):  # it cannot end in order
             wandb.teardown()
-        self._waiting.extendleft(reversed(self._handed_over))
+        self._again.extendleft(reversed(self._handed_over))
         self._handed_over.clear()
-        if self._restarts > _RESTARTS:
-            self._restarts = 0
-            raise error
-        logger.warning("W&B's service is gone (%s); starting it again", type(error).__name__)
 
     def _put_old_sessions_aside(self) -> None:
         """Everything is delivered again: files of sessions before the first cursor must not count."""
@@ -280,6 +294,21 @@ class Outbox:
             put_aside(path)
         if self.state_dir:
             shutil.rmtree(self.state_dir / "sessions", ignore_errors=True)
+
+
+def _sent(row: WaitingRow, session: Session) -> bool:
+    """Hand over *row*; False: W&B refuses it again and again, and no row behind it may wait for that."""
+    try:
+        row.send(session)
+    except (OSError, MailboxClosedError):
+        raise
+    except Exception as error:
+        row.failures += 1
+        if row.failures < _FAILURES_OF_A_ROW:
+            raise
+        logger.error("W&B takes no row for step %d (%s: %s): it is left out", row.place[1], type(error).__name__, error)  # noqa: TRY400  known by now
+        return False
+    return True
 
 
 def _directories(arguments: Mapping[str, Any]) -> set[Path]:

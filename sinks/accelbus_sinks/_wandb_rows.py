@@ -37,6 +37,7 @@ class WaitingRow:
         self.media: dict[str, MediaValue] = {}
         self.own_step = -1
         """W&B's step, once it was handed over."""
+        self.failures = 0
 
     def join(self, other: WaitingRow) -> None:
         """Add the values of *other*, which are newer."""

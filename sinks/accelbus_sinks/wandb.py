@@ -132,9 +132,8 @@ class WandBTracker(GeneralTracker):
 
     def log_batch(self, rows: Sequence[Row]) -> None:
         outbox = self._outbox
+        outbox.make_room()
         waiting = [checked(row, outbox.metrics.names, outbox.metrics.introduce) for row in rows]
-        # The rows before these: until now media and values could join them, since W&B has only one row for a step.
-        outbox.hand_over(but=waiting[0].place if waiting else None)
         for row in waiting:
             outbox.put(row)
             self._place = row.place

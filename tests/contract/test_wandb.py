@@ -99,16 +99,41 @@ def test_a_key_may_have_another_axis_and_summary(tracker, tmp_path):
 
 
 def test_values_and_media_of_one_step_are_one_row(tracker, tmp_path):
-    """What comes for a step while it is the newest one joins its row, so that W&B's steps stay the true ones."""
+    """What comes for a step before the next flush joins its row, so that W&B's steps stay the true ones."""
     for step in range(3):
         tracker.log_batch([row(step, loss=1.0)])
         tracker.log_batch([row(step, accuracy=0.5)])
+    for step in range(3):
         tracker.log_media("sample", media(tmp_path, accelbus.Image(np.zeros((4, 4, 3), np.uint8))), step)
     tracker.finish("finished")
     rows = reader.rows(reader.files(tmp_path)[0])
     assert [(row["_step"], row["loss"], row["accuracy"], row["sample"]["_type"]) for row in rows] == [
         (step, 1, 0.5, "image-file") for step in range(3)
     ]
+
+
+def test_many_rows_do_not_wait_for_a_flush(tracker, tmp_path, monkeypatch):
+    """Memory is bounded when rows come faster than flushes."""
+    monkeypatch.setattr("accelbus_sinks._wandb_outbox.MOST_ROWS", 40)
+    monkeypatch.setattr("accelbus_sinks._wandb_outbox.FEWEST_ROWS", 20)
+    for begin in range(0, 100, 10):
+        tracker.log_batch([row(step, loss=1.0) for step in range(begin, begin + 10)])
+        assert len(tracker._started._waiting) <= 50
+    tracker.finish("finished")
+    assert [row["_step"] for row in reader.rows(reader.files(tmp_path)[0])] == list(range(100))
+
+
+def test_a_row_that_wandb_refuses_holds_up_no_other(tracker, tmp_path, caplog):
+    """What W&B cannot take in any try is named in the log, and the rows behind it go on."""
+    tracker.log_batch([row(step, loss=1.0) for step in range(3)])
+    tracker._started._waiting[1].values[5] = 1.0  # what no check foresaw
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            tracker.flush()
+    tracker.flush()
+    tracker.finish("finished")
+    assert [row["_step"] for row in reader.rows(reader.files(tmp_path)[0])] == [0, 2]
+    assert "no row for step 1" in caplog.text
 
 
 # What a run says of itself
@@ -392,8 +417,8 @@ tracker.finish("failed")
     assert uploaded < 10
     assert [(row["_step"], row[reader.STEP], row["loss"]) for row in server.rows] == [(step, step, step) for step in range(12)]
     assert (server.exit_code, server.config["lr"]) == (1, 0.1)
-    assert {run["name"] for run in server.runs} == {"run-1"}
-    assert json.loads(went_on.stdout) == f"{server.url}/team/project/runs/run-1"
+    assert {run["name"] for run in server.runs} == {tmp_path.name}
+    assert json.loads(went_on.stdout) == f"{server.url}/team/project/runs/{tmp_path.name}"
 
 
 def test_a_refused_key_is_an_error_at_the_start(server, tmp_path):

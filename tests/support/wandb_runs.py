@@ -36,9 +36,9 @@ path = Path({directory!r})
 
 
 def started(path: Path, checkpoint: Mapping[str, Any], info: Mapping[str, Any] | None = None, **arguments: Any) -> WandBTracker:
-    """Return a tracker as delivery starts it, offline unless *arguments* say otherwise."""
+    """Return a tracker of the run that is named after *path*, as delivery starts it, offline unless *arguments* say otherwise."""
     tracker = WandBTracker("project", **{"mode": "offline", **arguments})
-    about = {"run_id": "run-1", "name": "run-1", **(info or {})}
+    about = {"run_id": path.name, "name": path.name, **(info or {})}
     tracker.run_info = RunInfo(project="project", state_dir=path / "state", output_dir=path / "wandb", resumed=bool(checkpoint), **about)
     tracker.restore(dict(checkpoint))
     tracker.start()
