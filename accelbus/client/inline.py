@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("accelbus")
 _LOOK_INTERVAL: Final = 0.02
+_OPEN_AFTER: Final = 1.0
+"""Seconds for the configuration to reach a tracker that opens its run with it."""
 _LEAVE_TIMEOUT: Final = 5.0
 """Seconds for a worker that was told to leave: its call may hang, and it cannot be ended."""
 
@@ -67,10 +69,18 @@ class InlineTrackers:
             ConfigurationError: it does not start.
         """
         deadline = time.monotonic() + self._tuning.start_deadline
+        started_at: float | None = None
         while not self._ended.is_set() and time.monotonic() < deadline:
             worker = self._workers.get(name)
             if worker is not None and (found := worker.tracker) is not None:
-                return getattr(found, "tracker")  # noqa: B009  required of every tracker, declared in none
+                live = getattr(found, "tracker")  # noqa: B009  required of every tracker, declared in none
+                if live is not None:
+                    return live
+                # W&B offline: the run is made with its configuration, which is on its way if there is one.
+                started_at = started_at or time.monotonic()
+                if time.monotonic() - started_at > _OPEN_AFTER:
+                    started_at = time.monotonic()
+                    worker.open()
             time.sleep(_LOOK_INTERVAL)
         state = self.states().get(name)
         raise ConfigurationError(f"the tracker {name!r} has not started: {state.last_error or state.state if state else 'it is over'}")

@@ -42,9 +42,11 @@ class WorkerSpec(msgspec.Struct, kw_only=True):
 
 
 class Command(msgspec.Struct):
-    """A later line: ``drain`` asks for word when all that is in the journal now is delivered and durable; ``stop`` to leave."""
+    """A later line: ``drain`` asks for word when all that is in the journal now is delivered and durable; ``stop`` to leave; ``tell``
+    to give the tracker its configuration, be there any or not: some open their run with it.
+    """
 
-    command: Literal["drain", "stop"]
+    command: Literal["drain", "stop", "tell"]
     drain: int = 0
 
 
@@ -62,6 +64,7 @@ class Channel:
         self._news = threading.Event()
         self._write_lock = threading.Lock()
         self.drain_wanted = 0
+        self.tell_wanted = False
         self._buffer = b""
 
     def read_spec(self) -> WorkerSpec:
@@ -98,6 +101,8 @@ class Channel:
         """Obey *command*, which ends a wait."""
         if command.command == "stop":
             self._stopping.set()
+        elif command.command == "tell":
+            self.tell_wanted = True
         else:
             self.drain_wanted = max(self.drain_wanted, command.drain)
         self._news.set()

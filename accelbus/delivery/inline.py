@@ -77,6 +77,10 @@ class InlineWorker:
         """The tracker, once it has started."""
         return self._loop.tracker if self._loop is not None else None
 
+    def open(self) -> None:
+        """Let a tracker open its run that waits for its configuration or first row."""
+        self._channel.take(Command("tell"))
+
     async def run(self) -> int:
         """Deliver to the end; return the exit code a process would have had."""
         thread = threading.Thread(target=self._deliver, name=f"accelbus-{self._sink}", daemon=True)

@@ -148,6 +148,9 @@ class Loop:
     def _turn(self) -> None:
         """Read, hand over, save, wait."""
         batch = self._read() if self._wants_rows else None
+        if self._channel.tell_wanted:
+            self._channel.tell_wanted = False
+            self._saver.tell_config_again()
         self._saver.tell_at_once()
         self._resolution.work()
         began = time.monotonic()

@@ -116,6 +116,10 @@ class Saver:
         interval = self._tuning.cursor_interval if self.owes else _IDLE_INTERVALS * self._tuning.cursor_interval
         return time.monotonic() - self._saved_at >= interval
 
+    def tell_config_again(self) -> None:
+        """Tell the tracker the configuration, also an empty one."""
+        self._teller.note({"config"})
+
     def tell_at_once(self) -> None:
         """Tell the tracker what rows should not come before. What fails is tried again later, rows do not wait."""
         self._teller.tell(AT_ONCE)

@@ -216,6 +216,28 @@ class TestInline:
         assert books.balanced, books.problems
         assert books.is_settled
 
+    def test_a_tracker_that_opens_its_run_with_its_configuration_is_waited_for(self, job):
+        """Also where there is none, as W&B offline does."""
+        (rank,) = job.run(
+            TRACKER
+            + """
+    class Late(Lines):
+        live = None
+
+        @property
+        def tracker(self):
+            return self.live
+
+        def store_init_configuration(self, values):
+            self.live = f"live with {values}"
+
+    with accelbus.init(log_with=[Late(path)], inline=["lines"]) as run:
+        say(run.get_tracker("lines", unwrap=True))
+    """
+        )
+        assert rank.process.returncode == 0, rank.stderr
+        assert rank.lines == ["live with {}"]
+
     def test_a_built_in_tracker_may_run_there_too(self, job):
         """With all that a worker process would do: cursor, books, status."""
         (rank,) = job.run(
