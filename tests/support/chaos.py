@@ -108,7 +108,7 @@ class Chaos:
 
     def _overtake(self) -> None:
         """Stop the bus process until ranks have written to the run directory what it has in its socket: then it comes twice."""
-        wait_until(lambda: all(self._newest(rank).frames for rank in self._alive), 60, "frames of every rank")
+        wait_until(self._is_connected, 60, "frames of every rank")
         pid = self._serving()
         os.kill(pid, signal.SIGSTOP)
         spilled = {rank: self._newest(rank).spilled for rank in self._alive}
@@ -118,6 +118,10 @@ class Chaos:
         wait_until(lambda: self.job.status().get("updated_ns", 0) > time.time_ns() - 5e8, 60, "a report")
         after = {rank: self._newest(rank).issued for rank in self._alive}
         wait_until(lambda: all(self._newest(rank).acked > issued for rank, issued in after.items()), 60, "acks of what came after")
+
+    def _is_connected(self) -> bool:
+        self._disk.clear()  # a bus process may have been on its way from a rank that could not write when that ended
+        return all(self._newest(rank).frames for rank in self._alive)
 
     def _replace_bus(self) -> None:
         """Kill the bus process and wait until a rank has met the next one."""
@@ -129,6 +133,7 @@ class Chaos:
         """Return the bus process that serves; another one may just be finding out that it is not needed."""
 
         def reports() -> int:
+            self._disk.clear()
             status = self.job.status()
             is_fresh = status.get("state") == "open" and time.time_ns() - status["updated_ns"] < 5e8
             return status["bus"]["pid"] if is_fresh and host.process_exists(status["bus"]["pid"]) else 0
