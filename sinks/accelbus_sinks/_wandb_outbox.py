@@ -200,6 +200,9 @@ class Outbox:
 
     def opened(self) -> Session:
         """Return the session; a new one if there is none."""
+        return self._reliably(self._open)
+
+    def _open(self) -> Session:
         if self.session is None:
             self.session = session = self._new_session()
             self._id = session.run.id
