@@ -89,11 +89,13 @@ class BusLauncher:
         """
         deadline = time.monotonic() + _LEAVING
         while time.monotonic() < deadline:
-            if not self.is_starting:
-                self._start_or_say()
-                if self.is_starting or not self.is_expected:
-                    return
+            if not self.is_starting and self._starts_or_is_not_needed():
+                return
             time.sleep(0.02)
+
+    def _starts_or_is_not_needed(self) -> bool:
+        self._start_or_say()
+        return self.is_starting or not self.is_expected
 
     def _start_or_say(self) -> None:
         try:
