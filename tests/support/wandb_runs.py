@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -87,4 +86,4 @@ def upload(directory: Path, server: WandBServer, working_directory: Path) -> Non
     subprocess.run(command, env={**environ, **online(server)}, cwd=working_directory, check=True, timeout=120, capture_output=True)
 
 
-__all__ = ["EPOCH_NS", "in_another_process", "json", "kill_service", "media", "online", "row", "started", "upload"]
+__all__ = ["EPOCH_NS", "in_another_process", "kill_service", "media", "online", "row", "started", "upload"]
