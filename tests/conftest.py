@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.job import QUICK, Job, running_job
+from tests.support.scripts import done, jobs_of_module
+
+__all__ = ["done", "jobs_of_module"]
 
 
 @pytest.fixture

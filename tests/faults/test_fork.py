@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from tests.support.job import Job
+from tests.support.scripts import script
 
 STEPS = 50
 PARENT_LOGS = """
@@ -16,10 +17,8 @@ for step in range(50):
 LOSSES = {("loss", step): step * 0.5 for step in range(STEPS)}
 
 
-def test_a_forked_child_is_inert_and_the_parent_unharmed(quick_job: Job) -> None:
-    """What the child logs is not kept, and said once; its `finish` and its end do nothing to the parent's run."""
-    (rank,) = quick_job.run(
-        """
+@script(
+    """
 run = accelbus.init(config={"lr": 0.1})
 run.log({"before": 1.0}, step=0)
 pid = os.fork()
@@ -35,19 +34,19 @@ if pid == 0:
     sys.exit(5)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
 """
-        + PARENT_LOGS
-        + "run.finish()"
-    )
-    assert rank.process.returncode == 0, rank.stderr
+    + PARENT_LOGS
+    + "run.finish()"
+)
+def test_a_forked_child_is_inert_and_the_parent_unharmed(done: Job) -> None:
+    """What the child logs is not kept, and said once; its `finish` and its end do nothing to the parent's run."""
+    (rank,) = done.ranks
     assert rank.lines == ["child dropped {'forked': 7}"]
     assert rank.stderr.count("belongs to another process") == 1
-    quick_job.check({**LOSSES, ("before", 0): 1.0}, status="finished")
+    done.check({**LOSSES, ("before", 0): 1.0}, status="finished")
 
 
-def test_however_forked_children_end_nothing_is_sent_twice_and_the_run_goes_on(quick_job: Job) -> None:
-    """Events that were in the ring at the fork are the parent's to send; its lock, its socket and its hooks stay with it."""
-    (rank,) = quick_job.run(
-        """
+@script(
+    """
 ends = ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)", "sys.exit(1)", "1 / 0", "run.finish()"]
 run = accelbus.init()
 for number, end in enumerate(ends):
@@ -60,10 +59,11 @@ for number, end in enumerate(ends):
     os.waitpid(pid, 0)
 else:
 """
-        + textwrap.indent(PARENT_LOGS, "    ")
-    )
-    assert rank.process.returncode == 0, rank.stderr
-    books = quick_job.check({**LOSSES, **{("early", step): step for step in range(6000)}}, status="finished")
+    + textwrap.indent(PARENT_LOGS, "    ")
+)
+def test_however_forked_children_end_nothing_is_sent_twice_and_the_run_goes_on(done: Job) -> None:
+    """Events that were in the ring at the fork are the parent's to send; its lock, its socket and its hooks stay with it."""
+    books = done.check({**LOSSES, **{("early", step): step for step in range(6000)}}, status="finished")
     assert books.duplicates == 0
     assert len(books.producers) == 1
 
@@ -87,10 +87,8 @@ os.kill(os.getpid(), signal.SIGKILL)
     quick_job.signal_file("stop")
 
 
-def test_a_forked_child_that_attaches_is_a_producer_of_the_run(quick_job: Job) -> None:
-    """`attach()` finds the run the process was forked with; the parent's status is the run's."""
-    (rank,) = quick_job.run(
-        """
+@script(
+    """
 run = accelbus.init()
 pid = os.fork()
 if pid == 0:
@@ -101,21 +99,20 @@ if pid == 0:
     child.finish()
     os._exit(0)
 """
-        + PARENT_LOGS
-        + """
+    + PARENT_LOGS
+    + """
 os.waitpid(pid, 0)
 run.finish()
 """
-    )
-    assert rank.process.returncode == 0, rank.stderr
-    books = quick_job.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
+)
+def test_a_forked_child_that_attaches_is_a_producer_of_the_run(done: Job) -> None:
+    """`attach()` finds the run the process was forked with; the parent's status is the run's."""
+    books = done.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
     assert [(producer.role, producer.status) for producer in books.producers] == [("trainer", "finished"), ("worker", "finished")]
 
 
-def test_an_attached_child_that_vanishes_loses_nothing(quick_job: Job) -> None:
-    """`os._exit` runs no hook; the bus process brings in what is in the child's spool, and the run's status is its trainers'."""
-    (rank,) = quick_job.run(
-        """
+@script(
+    """
 run = accelbus.init()
 pid = os.fork()
 if pid == 0:
@@ -124,14 +121,15 @@ if pid == 0:
         child.log({"child": step}, step=step)
     os._exit(0)
 """
-        + PARENT_LOGS
-        + """
+    + PARENT_LOGS
+    + """
 os.waitpid(pid, 0)
 run.finish()
 """
-    )
-    assert rank.process.returncode == 0, rank.stderr
-    books = quick_job.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
+)
+def test_an_attached_child_that_vanishes_loses_nothing(done: Job) -> None:
+    """`os._exit` runs no hook; the bus process brings in what is in the child's spool, and the run's status is its trainers'."""
+    books = done.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
     assert [(producer.role, producer.status) for producer in books.producers] == [("trainer", "finished"), ("worker", "killed")]
 
 
@@ -177,10 +175,8 @@ def test_workers_of_multiprocessing_behave_alike_however_they_are_started(quick_
     ]  # fmt: skip
 
 
-def test_ranks_that_a_notebook_forks_are_ranks(quick_job: Job) -> None:
-    """A launcher that forks functions: each child opens the run as its rank, and falls off its function's end."""
-    (rank,) = quick_job.run(
-        """
+@script(
+    """
 import multiprocessing
 
 def train(number):
@@ -197,15 +193,14 @@ for one in ranks:
 for one in ranks:
     one.join()
 """,
-        alone=True,
-    )
-    assert rank.process.returncode == 0, rank.stderr
-    quick_job.check({("loss", step): step * 0.5 + 0.5 for step in range(50)}, status="finished")
+    alone=True,
+)
+def test_ranks_that_a_notebook_forks_are_ranks(done: Job) -> None:
+    """A launcher that forks functions: each child opens the run as its rank, and falls off its function's end."""
+    done.check({("loss", step): step * 0.5 + 0.5 for step in range(50)}, status="finished")
 
 
-def test_a_program_started_by_a_rank_has_nothing_of_the_run(quick_job: Job) -> None:
-    """No descriptor, signal disposition or variable of ours reaches it."""
-    (rank,) = quick_job.run("""
+@script("""
         import subprocess
         environment = dict(os.environ)
         run = accelbus.init()
@@ -215,9 +210,11 @@ def test_a_program_started_by_a_rank_has_nothing_of_the_run(quick_job: Job) -> N
         assert dict(os.environ) == environment
         run.finish()
     """)
-    assert rank.process.returncode == 0, rank.stderr
+def test_a_program_started_by_a_rank_has_nothing_of_the_run(done: Job) -> None:
+    """No descriptor, signal disposition or variable of ours reaches it."""
+    (rank,) = done.ranks
     assert rank.lines == ["['0', '1', '2', '3']"]
-    quick_job.check({("loss", 0): 0.0}, status="finished")
+    done.check({("loss", 0): 0.0}, status="finished")
 
 
 CHILD = """
@@ -230,10 +227,8 @@ with accelbus.init() as run:
 """
 
 
-def test_a_program_that_a_rank_starts_does_not_take_its_place(quick_job: Job) -> None:
-    """It has the rank's environment, so it finds itself to be the rank; it logs to the run as a worker, and the rank goes on."""
-    (rank,) = quick_job.run(
-        f"""
+@script(
+    f"""
 import subprocess
 run = accelbus.init()
 for step in range(25):
@@ -245,18 +240,18 @@ for step in range(25, 50):
     run.log({{"loss": step * 0.5}}, step=step)
 run.finish()
 """
-    )
-    assert rank.process.returncode == 0, rank.stderr
+)
+def test_a_program_that_a_rank_starts_does_not_take_its_place(done: Job) -> None:
+    """It has the rank's environment, so it finds itself to be the rank; it logs to the run as a worker, and the rank goes on."""
+    (rank,) = done.ranks
     assert "is rank 0 of run job: this process joins it as a worker" in "".join(rank.lines)
     assert "refused" not in rank.stderr
-    books = quick_job.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
+    books = done.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
     assert [(producer.role, producer.attempt) for producer in books.producers] == [("trainer", 0), ("worker", 0)]
 
 
-def test_a_rank_that_starts_its_successor_and_leaves_is_replaced(quick_job: Job) -> None:
-    """Only a living ancestor keeps its place."""
-    (rank,) = quick_job.run(
-        f"""
+@script(
+    f"""
 import subprocess
 run = accelbus.init()
 for step in range(50):
@@ -265,7 +260,8 @@ run.finish()
 child = subprocess.run([sys.executable, "-c", {CHILD!r}], env={{**os.environ, "PATHS": os.pathsep.join(sys.path)}}, capture_output=True, text=True)
 assert child.returncode == 0, child.stderr
 """
-    )
-    assert rank.process.returncode == 0, rank.stderr
-    books = quick_job.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
+)
+def test_a_rank_that_starts_its_successor_and_leaves_is_replaced(done: Job) -> None:
+    """Only a living ancestor keeps its place."""
+    books = done.check({**LOSSES, **{("child", step): step for step in range(50)}}, status="finished")
     assert [producer.role for producer in books.producers] == ["trainer", "trainer"]

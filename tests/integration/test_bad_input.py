@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.job import Job, running_job
+from tests.support.scripts import script
 
 REFUSED = {
     "unknown tracker": ("log_with='tensorbord'", "UnknownTrackerError", ["'tensorbord'", "did you mean 'tensorboard'"]),
@@ -107,11 +108,9 @@ run.log({"first": 1}, step=9)
 """
 
 
-def test_misuse_of_log_never_raises_and_keeps_the_rest(quick_job: Job) -> None:
-    """Each fault is counted by its reason; the values beside it are kept, those with a bad step at the last good one."""
-    (rank,) = quick_job.run(
-        PREPARE
-        + f"""
+@script(
+    PREPARE
+    + f"""
 for call, dropped in {MISUSE!r}.items():
     before = run.statistics().dropped
     eval(call)
@@ -120,15 +119,14 @@ for call, dropped in {MISUSE!r}.items():
     assert difference == dropped, (call, difference)
 run.finish()
 """
-    )
-    assert rank.process.returncode == 0, rank.stderr
-    books = quick_job.check({("first", 9): 1, **{(f"kept{number}", 9): 1 for number in range(1, 9)}}, status="finished")
+)
+def test_misuse_of_log_never_raises_and_keeps_the_rest(done: Job) -> None:
+    """Each fault is counted by its reason; the values beside it are kept, those with a bad step at the last good one."""
+    books = done.check({("first", 9): 1, **{(f"kept{number}", 9): 1 for number in range(1, 9)}}, status="finished")
     assert books.dropped == {"bad_values": 4, "bad_step": 4, "unsupported_value": 6}
 
 
-def test_misuse_is_warned_about_once_for_each_key(quick_job: Job) -> None:
-    """A fault in every step of a long training fills no terminal."""
-    (rank,) = quick_job.run("""
+@script("""
         run = accelbus.init()
         for step in range(100):
             run.log({"loss": step, "picture": object(), "sound": object()}, step=step)
@@ -136,21 +134,21 @@ def test_misuse_is_warned_about_once_for_each_key(quick_job: Job) -> None:
             run.log({"loss": -1}, step="end")
         run.finish()
     """)
-    assert rank.process.returncode == 0, rank.stderr
+def test_misuse_is_warned_about_once_for_each_key(done: Job) -> None:
+    """A fault in every step of a long training fills no terminal."""
+    (rank,) = done.ranks
     warnings = [line for line in rank.errors if "unsupported_value" in line or "bad_step" in line]
     assert [("picture" in line, "sound" in line, "'end'" in line) for line in warnings] == [
         (True, False, False), (False, True, False), (False, False, True),
     ]  # fmt: skip
     assert all("object" in line for line in warnings[:2])
-    books = quick_job.check({**{("loss", step): step for step in range(99)}, ("loss", 99): -1}, status="finished")
+    books = done.check({**{("loss", step): step for step in range(99)}, ("loss", 99): -1}, status="finished")
     assert books.dropped == {"bad_step": 100, "unsupported_value": 200}
 
 
-def test_misuse_raises_in_strict_mode(quick_job: Job) -> None:
-    """For tests: the first fault of a call is an exception that names key and type; what has no fault still works."""
-    (rank,) = quick_job.run(
-        PREPARE
-        + f"""
+@script(
+    PREPARE
+    + f"""
 run.log({{"good": 1}}, step=3)
 for call, dropped in {MISUSE!r}.items():
     try:
@@ -166,24 +164,25 @@ try:
 except accelbus.StrictError as error:
     say(str(error))
 """,
-        ACCELBUS_STRICT="1",
-    )
-    assert rank.process.returncode == 0, rank.stderr
+    ACCELBUS_STRICT="1",
+)
+def test_misuse_raises_in_strict_mode(done: Job) -> None:
+    """For tests: the first fault of a call is an exception that names key and type; what has no fault still works."""
+    (rank,) = done.ranks
     assert "after finish" in rank.lines[0]
-    points = quick_job.check({("first", 9): 1, ("good", 3): 1}, status="finished")
+    points = done.check({("first", 9): 1, ("good", 3): 1}, status="finished")
     assert points.dropped == {}
 
 
-def test_odd_keys_are_kept_in_their_documented_form(quick_job: Job) -> None:
-    """Non-str keys as text, long and empty ones as they are, nested ones joined, colliding ones numbered."""
-    (rank,) = quick_job.run("""
+@script("""
         run = accelbus.init()
         run.log({1: 1, None: 2, True: 3, 2.5: 4, ("a", 1): 5, "": 6, "k" * 600: 7, "tab\\tnull\\0": 8, "lone\\ud800": 9}, step=0)
         run.log({"a/b": 10, "a": {"b": 11, "c": {"d": 12}}, "": {"": 13}}, step=1)
         run.finish()
     """)
-    assert rank.process.returncode == 0, rank.stderr
-    books = quick_job.check(
+def test_odd_keys_are_kept_in_their_documented_form(done: Job) -> None:
+    """Non-str keys as text, long and empty ones as they are, nested ones joined, colliding ones numbered."""
+    books = done.check(
         {
             ("1", 0): 3, ("None", 0): 2, ("2.5", 0): 4, ("('a', 1)", 0): 5, ("", 0): 6, ("k" * 600, 0): 7, ("tab\tnull\0", 0): 8,
             ("lone\\ud800", 0): 9, ("a/b", 1): 10, ("a/b#2", 1): 11, ("a/c/d", 1): 12, ("/", 1): 13,
@@ -193,27 +192,24 @@ def test_odd_keys_are_kept_in_their_documented_form(quick_job: Job) -> None:
     assert books.dropped == {}
 
 
-def test_large_calls_are_split_and_large_values_kept(quick_job: Job) -> None:
-    """Ten thousand keys in one call, a text larger than an event, one larger than a frame: nothing is lost."""
-    (rank,) = quick_job.run("""
+@script("""
         run = accelbus.init()
         run.log({f"key{number}": number for number in range(10_000)}, step=0)
         run.log({"text": "x" * 40_000, "more": "y" * 40_000, "number": 1}, step=1)
         run.log({"huge": "z" * 3_000_000, "number": 2}, step=2)
         run.finish()
     """)
-    assert rank.process.returncode == 0, rank.stderr
+def test_large_calls_are_split_and_large_values_kept(done: Job) -> None:
+    """Ten thousand keys in one call, a text larger than an event, one larger than a frame: nothing is lost."""
     expected = {
         **{(f"key{number}", 0): number for number in range(10_000)},
         ("text", 1): "x" * 40_000, ("more", 1): "y" * 40_000, ("number", 1): 1, ("huge", 2): "z" * 3_000_000, ("number", 2): 2,
     }  # fmt: skip
-    books = quick_job.check(expected, status="finished")
+    books = done.check(expected, status="finished")
     assert books.dropped == {}
 
 
-def test_a_call_that_changes_under_its_own_encoding_is_kept_or_counted(quick_job: Job) -> None:
-    """Another thread, or a value's own method, changes the dict while it is encoded: no exception, and nothing broken in the journal."""
-    (rank,) = quick_job.run("""
+@script("""
         run = accelbus.init()
         values = {"first": 1.0}
         class Growing:
@@ -232,9 +228,10 @@ def test_a_call_that_changes_under_its_own_encoding_is_kept_or_counted(quick_job
         run.log({"after": 5.0}, step=2)
         run.finish()
     """)
-    assert rank.process.returncode == 0, rank.stderr
-    quick_job.wait_for_end()
-    points = quick_job.points()
+def test_a_call_that_changes_under_its_own_encoding_is_kept_or_counted(done: Job) -> None:
+    """Another thread, or a value's own method, changes the dict while it is encoded: no exception, and nothing broken in the journal."""
+    done.wait_for_end()
+    points = done.points()
     assert points["after", 2] == 5.0
     assert (points.get(("first", 0)), points.get(("growing", 0))) in ((1.0, 3.0), (None, None))
-    quick_job.check(points, status="finished")
+    done.check(points, status="finished")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from tests.support.job import Job
+from tests.support.scripts import script
 
 
-def test_init_twice_finishes_the_first_run_and_opens_another(quick_job: Job) -> None:
-    """A notebook cell that runs again starts a new run; the first one is complete."""
-    (rank,) = quick_job.run(
-        """
+@script(
+    """
         first = accelbus.init()
         for step in range(10):
             first.log({"loss": 1.0}, step=step)
@@ -21,33 +20,32 @@ def test_init_twice_finishes_the_first_run_and_opens_another(quick_job: Job) -> 
         say(first.id)
         say(second.id)
         """,
-        ACCELBUS_RUN_ID="",
-    )
-    assert rank.process.returncode == 0, rank.stderr
-    assert sorted(rank.lines) == sorted(path.name for path in quick_job.runs.iterdir())
+    ACCELBUS_RUN_ID="",
+)
+def test_init_twice_finishes_the_first_run_and_opens_another(done: Job) -> None:
+    """A notebook cell that runs again starts a new run; the first one is complete."""
+    (rank,) = done.ranks
+    assert sorted(rank.lines) == sorted(path.name for path in done.runs.iterdir())
     for run_id, loss in zip(rank.lines, (1.0, 2.0), strict=True):
-        quick_job.run_id = run_id
-        quick_job.check({("loss", step): loss for step in range(10)}, status="finished")
+        done.run_id = run_id
+        done.check({("loss", step): loss for step in range(10)}, status="finished")
 
 
-def test_init_twice_with_one_id_continues_the_run_as_its_next_attempt(quick_job: Job) -> None:
-    """What the second one logs again replaces what the first one logged."""
-    (rank,) = quick_job.run("""
+@script("""
         for value, steps in ((1.0, range(10)), (2.0, range(5, 15))):
             run = accelbus.init()
             for step in steps:
                 run.log({"loss": value}, step=step)
         run.finish()
     """)
-    assert rank.process.returncode == 0, rank.stderr
+def test_init_twice_with_one_id_continues_the_run_as_its_next_attempt(done: Job) -> None:
+    """What the second one logs again replaces what the first one logged."""
     points = {("loss", step): 1.0 if step < 5 else 2.0 for step in range(15)}
-    books = quick_job.check(points, status="finished")
+    books = done.check(points, status="finished")
     assert [producer.attempt for producer in books.producers] == [0, 1]
 
 
-def test_finish_twice_and_from_several_threads_at_once_is_one_finish(quick_job: Job) -> None:
-    """Every call returns when the events are safe; none does it again."""
-    (rank,) = quick_job.run("""
+@script("""
         import threading
         run = accelbus.init()
         for step in range(10):
@@ -62,14 +60,13 @@ def test_finish_twice_and_from_several_threads_at_once_is_one_finish(quick_job: 
         assert run.finish()
         assert run.finish(status="failed")
     """)
-    assert rank.process.returncode == 0, rank.stderr
-    books = quick_job.check({("loss", step): 1.0 for step in range(10)}, status="finished")
+def test_finish_twice_and_from_several_threads_at_once_is_one_finish(done: Job) -> None:
+    """Every call returns when the events are safe; none does it again."""
+    books = done.check({("loss", step): 1.0 for step in range(10)}, status="finished")
     assert books.logged == 12
 
 
-def test_a_run_opened_and_finished_in_a_thread_is_like_any_other(quick_job: Job) -> None:
-    """Signal handlers can only be installed in the main thread; everything else works."""
-    (rank,) = quick_job.run("""
+@script("""
         import threading
         def train():
             with accelbus.init() as run:
@@ -79,13 +76,12 @@ def test_a_run_opened_and_finished_in_a_thread_is_like_any_other(quick_job: Job)
         thread.start()
         thread.join()
     """)
-    assert rank.process.returncode == 0, rank.stderr
-    quick_job.check({("loss", step): 1.0 for step in range(10)}, status="finished")
+def test_a_run_opened_and_finished_in_a_thread_is_like_any_other(done: Job) -> None:
+    """Signal handlers can only be installed in the main thread; everything else works."""
+    done.check({("loss", step): 1.0 for step in range(10)}, status="finished")
 
 
-def test_exit_waits_for_a_finish_that_another_thread_has_begun(quick_job: Job) -> None:
-    """A daemon thread would be cut off in the middle of it."""
-    (rank,) = quick_job.run("""
+@script("""
         import threading
         run = accelbus.init()
         for step in range(2000):
@@ -98,14 +94,13 @@ def test_exit_waits_for_a_finish_that_another_thread_has_begun(quick_job: Job) -
         threading.Thread(target=finish, daemon=True).start()
         begun.wait()
     """)
-    assert rank.process.returncode == 0, rank.stderr
-    books = quick_job.check({("loss", step): 1.0 for step in range(2000)}, status="finished")
+def test_exit_waits_for_a_finish_that_another_thread_has_begun(done: Job) -> None:
+    """A daemon thread would be cut off in the middle of it."""
+    books = done.check({("loss", step): 1.0 for step in range(2000)}, status="finished")
     assert books.producers[0].state == "finished"
 
 
-def test_log_after_finish_is_counted_and_warned_about_once(quick_job: Job) -> None:
-    """Neither an exception nor a value in the run."""
-    (rank,) = quick_job.run("""
+@script("""
         run = accelbus.init()
         run.log({"loss": 1.0}, step=0)
         run.finish()
@@ -116,15 +111,15 @@ def test_log_after_finish_is_counted_and_warned_about_once(quick_job: Job) -> No
         say(str(run.statistics().dropped))
         say(str(run.statistics().logged))
     """)
-    assert rank.process.returncode == 0, rank.stderr
+def test_log_after_finish_is_counted_and_warned_about_once(done: Job) -> None:
+    """Neither an exception nor a value in the run."""
+    (rank,) = done.ranks
     assert rank.lines == ["{'closed': 5}", "3"]
     assert rank.stderr.count("after finish") == 1
-    quick_job.check({("loss", 0): 1.0}, status="finished")
+    done.check({("loss", 0): 1.0}, status="finished")
 
 
-def test_log_before_init_raises_and_says_what_to_do(quick_job: Job) -> None:
-    """The one programming error that cannot be counted anywhere."""
-    (rank,) = quick_job.run("""
+@script("""
         assert accelbus.run is None
         assert accelbus.finish()
         for call in (lambda: accelbus.log({"loss": 1.0}), accelbus.attach):
@@ -133,14 +128,14 @@ def test_log_before_init_raises_and_says_what_to_do(quick_job: Job) -> None:
             except accelbus.NotInitializedError as error:
                 say(str(error))
     """)
-    assert rank.process.returncode == 0, rank.stderr
+def test_log_before_init_raises_and_says_what_to_do(done: Job) -> None:
+    """The one programming error that cannot be counted anywhere."""
+    (rank,) = done.ranks
     assert "accelbus.init(project)" in rank.lines[0]
     assert "accelbus.init()" in rank.lines[1]
 
 
-def test_many_threads_log_at_once(quick_job: Job) -> None:
-    """Every event of every thread, each once."""
-    (rank,) = quick_job.run("""
+@script("""
         import threading
         run = accelbus.init()
         def work(number):
@@ -156,13 +151,12 @@ def test_many_threads_log_at_once(quick_job: Job) -> None:
         assert run.statistics().pending == 0
         run.finish()
     """)
-    assert rank.process.returncode == 0, rank.stderr
-    quick_job.check({(f"thread{number}", step): step for number in range(8) for step in range(1000)}, status="finished")
+def test_many_threads_log_at_once(done: Job) -> None:
+    """Every event of every thread, each once."""
+    done.check({(f"thread{number}", step): step for number in range(8) for step in range(1000)}, status="finished")
 
 
-def test_threads_that_log_while_the_run_is_finished_lose_nothing_uncounted(quick_job: Job) -> None:
-    """Each call is either in the run or counted as closed, and none raises."""
-    (rank,) = quick_job.run("""
+@script("""
         import threading
         sys.setswitchinterval(1e-5)
         run = accelbus.init()
@@ -184,17 +178,17 @@ def test_threads_that_log_while_the_run_is_finished_lose_nothing_uncounted(quick
         say(str(statistics.logged - 2))
         assert statistics.logged - 2 + statistics.dropped["closed"] == sum(calls), (statistics, calls)
     """)
-    assert rank.process.returncode == 0, rank.stderr
-    quick_job.wait_for_end()
-    points = quick_job.points()
+def test_threads_that_log_while_the_run_is_finished_lose_nothing_uncounted(done: Job) -> None:
+    """Each call is either in the run or counted as closed, and none raises."""
+    (rank,) = done.ranks
+    done.wait_for_end()
+    points = done.points()
     assert len(points) == int(rank.lines[0])
-    quick_job.check({(key, step): step for key, step in points}, status="finished")
+    done.check({(key, step): step for key, step in points}, status="finished")
 
 
-def test_runs_opened_one_after_the_other_leave_nothing_behind_in_the_process(quick_job: Job) -> None:
-    """No thread, no descriptor, no child that nobody waited for, and no warning, not even in development mode."""
-    (rank,) = quick_job.run(
-        """
+@script(
+    """
         import pathlib, threading
         def left():
             return len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -208,12 +202,14 @@ def test_runs_opened_one_after_the_other_leave_nothing_behind_in_the_process(qui
         zombies = [child for child in children if ") Z " in pathlib.Path(f"/proc/{child}/stat").read_text()]
         assert len(zombies) <= 1, zombies
         """,
-        PYTHONDEVMODE="1",
-        PYTHONWARNINGS="error",
-    )
-    assert rank.process.returncode == 0, rank.stderr
+    PYTHONDEVMODE="1",
+    PYTHONWARNINGS="error",
+)
+def test_runs_opened_one_after_the_other_leave_nothing_behind_in_the_process(done: Job) -> None:
+    """No thread, no descriptor, no child that nobody waited for, and no warning, not even in development mode."""
+    (rank,) = done.ranks
     assert "Warning" not in rank.stderr, rank.stderr
-    quick_job.check({("loss", number): 1.0 for number in range(6)}, status="finished")
+    done.check({("loss", number): 1.0 for number in range(6)}, status="finished")
 
 
 def test_a_finished_run_is_resumed_by_its_id(quick_job: Job) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from accelbus.reader.audit import audit
 from tests.support.job import Job
+from tests.support.scripts import script
 
 LOG = """
 for step in range(10):
@@ -16,16 +17,14 @@ run.finish()
 LOSSES = {("loss", step): step * 0.5 for step in range(10)}
 
 
-def test_a_disabled_run_does_nothing_at_all(quick_job: Job) -> None:
-    """No thread, no file, no process, no import of the transport; everything may be called."""
-    (rank,) = quick_job.run(
-        """
+@script(
+    """
 import threading
 run = accelbus.init(config={"lr": 0.1}, log_with="nobody")
 threads, children = threading.active_count(), open(f"/proc/self/task/{os.getpid()}/children").read()
 """
-        + LOG
-        + """
+    + LOG
+    + """
 assert (threads, children) == (1, ""), (threads, children)
 run.log_config({"momentum": 0.9})
 assert run.config == {"lr": 0.1, "momentum": 0.9}
@@ -35,23 +34,24 @@ with accelbus.attach(run) as attached:
 assert run.statistics().dropped == {}
 say(str(sorted(os.listdir(os.environ["ROOT"]))))
 """,
-        ACCELBUS_MODE="disabled",
-    )
-    assert rank.process.returncode == 0, rank.stderr
+    ACCELBUS_MODE="disabled",
+)
+def test_a_disabled_run_does_nothing_at_all(done: Job) -> None:
+    """No thread, no file, no process, no import of the transport; everything may be called."""
+    (rank,) = done.ranks
     assert rank.lines == ["['s', 'script0.py']"]
     assert rank.errors == []
-    assert list(quick_job.sockets.iterdir()) == []
+    assert list(done.sockets.iterdir()) == []
 
 
-def test_an_offline_run_writes_its_journal_and_is_delivered_later(quick_job: Job) -> None:
+@script("run = accelbus.init()" + LOG, ACCELBUS_MODE="offline", ACCELBUS_FINISH_TIMEOUT="30")
+def test_an_offline_run_writes_its_journal_and_is_delivered_later(done: Job) -> None:
     """No tracker is started, and nobody waits for one; `sync` delivers to those the run asked for."""
-    (rank,) = quick_job.run("run = accelbus.init()" + LOG, ACCELBUS_MODE="offline", ACCELBUS_FINISH_TIMEOUT="30")
-    assert rank.process.returncode == 0, rank.stderr
-    assert not list(quick_job.run_dir.glob("sinks/*/cursor*"))
-    books = audit(quick_job.run_dir)
+    assert not list(done.run_dir.glob("sinks/*/cursor*"))
+    books = audit(done.run_dir)
     assert (books.balanced, books.status, books.logged) == (True, "finished", 12)
-    quick_job.sync()
-    quick_job.check(LOSSES, status="finished")
+    done.sync()
+    done.check(LOSSES, status="finished")
 
 
 @pytest.mark.parametrize("home", ["", "/nonexistent"])
@@ -75,11 +75,9 @@ if os.geteuid() == 0:
 """
 
 
-def test_a_run_directory_that_cannot_be_made_is_an_error_at_init(quick_job: Job) -> None:
-    """It names the directory and what to do; so it does where the working directory, the default, is read-only."""
-    (rank,) = quick_job.run(
-        UNPRIVILEGED
-        + """
+@script(
+    UNPRIVILEGED
+    + """
 for place in ("locked/runs", None):
     try:
         if place is None:
@@ -89,29 +87,29 @@ for place in ("locked/runs", None):
         say(str(error))
 assert accelbus.run is None
 """,
-        alone=True,
-        ACCELBUS_DIR="",
-    )
-    assert rank.process.returncode == 0, rank.stderr
+    alone=True,
+    ACCELBUS_DIR="",
+)
+def test_a_run_directory_that_cannot_be_made_is_an_error_at_init(done: Job) -> None:
+    """It names the directory and what to do; so it does where the working directory, the default, is read-only."""
+    (rank,) = done.ranks
     assert len(rank.lines) == 2
     for line, place in zip(rank.lines, ("locked/runs/job", "locked/runs/job"), strict=True):
         assert place in line
         assert "ACCELBUS_DIR" in line
 
 
-def test_a_read_only_working_directory_does_not_matter_when_runs_lie_elsewhere(quick_job: Job) -> None:
+@script("import accelbus.client.current\nos.chdir('/proc')\nrun = accelbus.init()\nassert run.dir.is_absolute()" + LOG)
+def test_a_read_only_working_directory_does_not_matter_when_runs_lie_elsewhere(done: Job) -> None:
     """Nothing is written where the script happens to run."""
-    (rank,) = quick_job.run("import accelbus.client.current\nos.chdir('/proc')\nrun = accelbus.init()\nassert run.dir.is_absolute()" + LOG)
-    assert rank.process.returncode == 0, rank.stderr
-    quick_job.check(LOSSES, status="finished")
+    done.check(LOSSES, status="finished")
 
 
-def test_a_relative_run_directory_stays_where_it_was_at_init(quick_job: Job) -> None:
+@script("run = accelbus.init(dir='here')\nos.chdir('/')" + LOG, ACCELBUS_DIR="")
+def test_a_relative_run_directory_stays_where_it_was_at_init(done: Job) -> None:
     """Training may change the working directory afterwards."""
-    (rank,) = quick_job.run("run = accelbus.init(dir='here')\nos.chdir('/')" + LOG, ACCELBUS_DIR="")
-    assert rank.process.returncode == 0, rank.stderr
-    quick_job.runs = quick_job.root / "here"
-    quick_job.check(LOSSES, status="finished")
+    done.runs = done.root / "here"
+    done.check(LOSSES, status="finished")
 
 
 def test_without_a_private_directory_for_sockets_init_says_so(quick_job: Job) -> None:
@@ -125,14 +123,14 @@ def test_without_a_private_directory_for_sockets_init_says_so(quick_job: Job) ->
     assert "ACCELBUS_SOCKET_DIR" in rank.stderr
 
 
-def test_the_environment_is_left_as_it_was(quick_job: Job) -> None:
-    """Neither variables nor the switch interval, stdout or the file mode mask change."""
-    (rank,) = quick_job.run("""
+@script("""
         before = (dict(os.environ), sys.getswitchinterval(), os.umask(0o022), os.getcwd())
         with accelbus.init() as run:
             run.log({"loss": 0.0}, step=0)
         assert before == (dict(os.environ), sys.getswitchinterval(), os.umask(0o022), os.getcwd())
     """)
-    assert rank.process.returncode == 0, rank.stderr
+def test_the_environment_is_left_as_it_was(done: Job) -> None:
+    """Neither variables nor the switch interval, stdout or the file mode mask change."""
+    (rank,) = done.ranks
     assert rank.lines == []
-    quick_job.check({("loss", 0): 0.0}, status="finished")
+    done.check({("loss", 0): 0.0}, status="finished")

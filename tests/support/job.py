@@ -322,12 +322,17 @@ def running_job(**environ: str) -> Iterator[Job]:
 
 
 @contextmanager
-def jobs_at_once(scripts: Mapping[str, str], **environ: str) -> Iterator[dict[str, Job]]:
-    """Run each script as a job of one rank, several at once, and yield the jobs, over and done, under the names of their scripts."""
+def jobs_at_once(
+    scripts: Mapping[str, str], options: Mapping[str, Mapping[str, Any]] | None = None, **environ: str
+) -> Iterator[dict[str, Job]]:
+    """Run each script as a job, several at once, and yield the jobs, over and done, under the names of their scripts.
+
+    *options* of some of them are for `Job.run`.
+    """
     with ExitStack() as stack:
         jobs = {name: stack.enter_context(running_job(**environ)) for name in scripts}
         with ThreadPoolExecutor(max_workers=4) as pool:
-            for done in [pool.submit(jobs[name].run, script) for name, script in scripts.items()]:
+            for done in [pool.submit(jobs[name].run, script, **(options or {}).get(name, {})) for name, script in scripts.items()]:
                 done.result()
         yield jobs
 
