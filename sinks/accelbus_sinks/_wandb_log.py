@@ -28,6 +28,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _SEEDS: Final = {kind: zlib.crc32(bytes((kind,))) for kind in (_WHOLE, _FIRST, _MIDDLE, _LAST)}
 """The checksum of a chunk is that of its type and its data."""
 _KINDS: Final[dict[int, str]] = {field.number: field.name for field in protocol.Record.DESCRIPTOR.oneofs_by_name["record_type"].fields}
+_NUMBER_KEY: Final = protocol.Record.DESCRIPTOR.fields_by_name["num"].number << 3
 _ONCE: Final = frozenset({"header", "exit", "final", "footer"})
 """Kinds of records that a file has once, whatever it was made of."""
 _RECORDS_AFTER_AN_EXIT: Final = 32
@@ -112,38 +113,43 @@ def join(parts: Sequence[Part]) -> None:
     with first.path.open("rb") as source, joined.open("wb") as target:
         _copy(source, target, size)
         writer = _Writer(target, size)
-        ending = None
+        ending = b""
         for part in later:
             for _, data in _records(part):
-                record = protocol.Record.FromString(data)
-                if record.WhichOneof("record_type") == "exit":
-                    ending = record
-                elif (record := _within_a_run(record)) is not None:
+                kind = kind_of(data)
+                if kind == "exit":
+                    ending = data
+                elif record := _within_a_run(kind, data):
                     number += 1
-                    record.num = number
-                    writer.write(record.SerializeToString())
-        if ending is not None:
-            ending.num = number + 1
-            writer.write(ending.SerializeToString())
+                    writer.write(_numbered(record, number))
+        if ending:
+            writer.write(_numbered(ending, number + 1))
         target.flush()
         os.fsync(target.fileno())
     os.replace(joined, first.path)
     sync_directory(first.path.parent)
 
 
-def _within_a_run(record: Any) -> Any:
-    """Return what *record* becomes behind other sessions' records, None for nothing: only its configuration is left of a start."""
-    kind = record.WhichOneof("record_type")
+def _within_a_run(kind: str, record: bytes) -> bytes:
+    """Return what *record* becomes behind other sessions' records, nothing for some: only its configuration is left of a start."""
     if kind in _ONCE:
-        return None
+        return b""
     if kind != "run":
         return record
-    changes = [item for item in record.run.config.update if item.key != "_wandb"]
+    changes = [item for item in protocol.Record.FromString(record).run.config.update if item.key != "_wandb"]
     if not changes:
-        return None
+        return b""
     configuration = protocol.Record()
     configuration.config.update.extend(changes)
-    return configuration
+    return bytes(configuration.SerializeToString())
+
+
+def _numbered(record: bytes, number: int) -> bytes:
+    """Return *record* as the *number*-th of its file. Not parsed for it: there may be millions of them."""
+    start = 0
+    if record[0] == _NUMBER_KEY:
+        _, start = _varint(record, 1)
+    return bytes(protocol.Record(num=number).SerializeToString()) + record[start:]
 
 
 def _end(part: Part) -> tuple[int, int]:
