@@ -48,7 +48,7 @@ async def test_media_small_and_large_reach_their_hook(tmp_path):
         ("page", "html", 12),
         ("picture", "image", 30000),
     ]
-    assert all(abs(line["time_ns"] - logged) < 10**8 for line in run.calls("media.jsonl"))
+    assert all(0 <= line["time_ns"] - logged < 10**10 for line in run.calls("media.jsonl"))
     assert run.merged() == run.expected(1)
     assert (status.media, status.media_waiting) == (2, 0)
 
@@ -137,7 +137,7 @@ async def test_what_ranks_say_of_the_run_is_told_and_told_again_after_a_restart(
     run.write(0, [Summary(1, {"best": 2, "note": "x"}), RunFacts(1, {"git": {"commit": "abc"}}), ConsoleLines(1, ["hello"])])
     said = [
         ["define", "eval/*", {"axis": "epoch", "summary": "max", "goal": "maximize"}],
-        ["facts", {"git": {"commit": "abc"}}],
+        ["facts", {"hosts": {"host": [0, 1]}, "git": {"commit": "abc"}}],
         ["summary", {"best": 2, "note": "x"}],
         ["console", ["hello"]],
     ]
