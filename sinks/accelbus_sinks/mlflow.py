@@ -191,11 +191,15 @@ class MLflowTracker(GeneralTracker):
         said = f"{level}: {text}" if text else level
         run = self._opened()
         run.set_tags({f"alert/{title}": said})
-        run.add_text(self._last, f"alert/{title}", said)
+        run.add_text(self._now(), f"alert/{title}", said)
 
     def _log_caption(self, key: str, media: Media, step: int) -> None:
         if media.caption:
-            self._opened().add_text(self._last._replace(step=step), f"{key}/caption", media.caption)
+            self._opened().add_text(self._now()._replace(step=step), f"{key}/caption", media.caption)
+
+    def _now(self) -> Row:
+        """Return where the run is: at its newest row, if there is one."""
+        return self._last if self._last.time_ns else self._last._replace(time_ns=time.time_ns())
 
     def _opened(self) -> OpenRun:
         if self._run is None:
