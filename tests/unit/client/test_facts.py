@@ -17,6 +17,7 @@ from accelbus.config import Settings, Tuning
 
 IDENTITY = Identity("run", 0, 4, 0, 2, "node1", "torchrun", bytes(16), 1)
 SETTINGS = Settings(project="p")
+from tests.support.job import wait_until
 
 
 class TestEnvironment:
@@ -160,8 +161,7 @@ def test_a_run_that_ends_does_not_wait_for_long(monkeypatch, tmp_path):
     parts = Parts()
     one = recorder(parts, facts_patience=5.0)
     one.start()
-    while one._probe is None:
-        time.sleep(0)
+    wait_until(lambda: one._probe is not None, what="the probe")
     began = time.monotonic()
     one.finish(0.0)
     assert time.monotonic() - began < 5
