@@ -14,10 +14,10 @@ from accelbus.client import facts
 from accelbus.client.facts import Recorder, allowed_environment, immediate_facts, torch_facts, without_secrets
 from accelbus.client.identity import Identity
 from accelbus.config import Settings, Tuning
+from tests.support.job import wait_until
 
 IDENTITY = Identity("run", 0, 4, 0, 2, "node1", "torchrun", bytes(16), 1)
 SETTINGS = Settings(project="p")
-from tests.support.job import wait_until
 
 
 class TestEnvironment:
