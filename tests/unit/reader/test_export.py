@@ -94,7 +94,7 @@ json_values = st.one_of(
 )
 
 
-@given(values=st.dictionaries(st.text(max_size=4), json_values, max_size=4))
+@given(values=st.dictionaries(st.text(max_size=4), json_values, min_size=1, max_size=4))
 @settings(max_examples=40, deadline=None)
 def test_values_are_written_as_the_jsonl_tracker_writes_them(tmp_path_factory, values):
     """One convention for both files."""
