@@ -18,6 +18,7 @@ from typing import Final
 
 from mlflow import MlflowClient
 
+from accelbus.durable import write_atomically
 from accelbus_sinks._places import from_job_directory, job_directory
 
 logger = logging.getLogger(__name__)
@@ -25,18 +26,30 @@ logger = logging.getLogger(__name__)
 _NAMES: Final = frozenset({"databricks", "databricks-uc", "uc"})
 """Tracking URIs that are no paths, though they look like one."""
 _SQLITE: Final = "sqlite:///"
+_NOTE: Final = "tracking-uri"
 
 
 def tracking_uri(environ: Mapping[str, str], state_dir: Path) -> str:
     """Return the tracking URI that a worker uses: the user's, else MLflow's default ``mlflow.db`` in the job's directory.
 
-    When that directory is not known or cannot be written, the database is the run's own, below *state_dir*.
+    When that directory is not known or cannot be written, the database is the run's own, below *state_dir*. What is not said the
+    second time, as by who delivers the rest of a run from elsewhere, is what it was the first time.
     """
     if given := environ.get("MLFLOW_TRACKING_URI", ""):
         return _absolute(given, environ)
+    note = state_dir / _NOTE
+    if note.exists():
+        return note.read_text()
     here = job_directory(environ)
     directory = here if here is not None and os.access(here, os.W_OK) else state_dir
     return f"{_SQLITE}{directory / 'mlflow.db'}"
+
+
+def remember(uri: str, state_dir: Path) -> None:
+    """Note the *uri* of a database of files for `tracking_uri`; others may hold a password."""
+    if uri.startswith(_SQLITE):
+        state_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(state_dir / _NOTE, uri.encode())
 
 
 def make_database(uri: str) -> None:

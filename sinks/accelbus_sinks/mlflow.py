@@ -24,7 +24,7 @@ from accelbus.media import Media
 from accelbus.tracking import GeneralTracker, Row
 from accelbus_sinks._config import spelled_out
 from accelbus_sinks._mlflow_media import artifact_tag
-from accelbus_sinks._mlflow_places import make_database, run_address, tracking_uri
+from accelbus_sinks._mlflow_places import make_database, remember, run_address, tracking_uri
 from accelbus_sinks._mlflow_run import OURS, OpenRun
 from accelbus_sinks._mlflow_start import Start
 
@@ -103,12 +103,14 @@ class MLflowTracker(GeneralTracker):
         self._checkpoint = checkpoint
 
     def start(self) -> None:
-        make_database(mlflow.get_tracking_uri())
+        uri = mlflow.get_tracking_uri()
+        make_database(uri)
         client = MlflowClient()
         opened = self._start.open(client, self.run_info, self._checkpoint.get("run_id"))
         state_dir = self.run_info.state_dir
         if state_dir == Path():  # not under delivery: nothing is resumed
             state_dir = Path(tempfile.mkdtemp(prefix="accelbus-mlflow-"))
+        remember(uri, state_dir)
         run = OpenRun(client, opened, state_dir, self._checkpoint)
         run.set_tags(self._start.run_tags(self.run_info))
         self._run = run

@@ -16,7 +16,7 @@ from accelbus.testing import ODD_KEYS
 from accelbus.tracking import RunInfo
 from accelbus_sinks._keys import KeyMap
 from accelbus_sinks._mlflow_names import LIMITS, file_rule, metric_rule, requests, size_of
-from accelbus_sinks._mlflow_places import artifact_location, make_database, run_address, tracking_uri
+from accelbus_sinks._mlflow_places import artifact_location, make_database, remember, run_address, tracking_uri
 from accelbus_sinks._mlflow_start import Start
 from accelbus_sinks.mlflow import MLflowTracker
 
@@ -99,6 +99,15 @@ def test_relative_places_are_meant_from_the_jobs_directory(tmp_path):
     for absolute in ("sqlite:////data/my.db", "http://host:5000", "databricks", "databricks://profile", "postgresql://u:p@host/db"):
         assert uri(absolute) == absolute
     assert tracking_uri({}, tmp_path / "state") == f"sqlite:///{tmp_path}/state/mlflow.db"
+
+
+def test_the_rest_of_a_run_goes_where_its_beginning_went(tmp_path):
+    """Delivered from another directory, without the variable that was set before; what may hold a password is not noted."""
+    remember(f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "state")
+    assert tracking_uri({"PWD": "/"}, tmp_path / "state") == f"sqlite:///{tmp_path}/mlflow.db"
+    assert tracking_uri({"MLFLOW_TRACKING_URI": "http://host"}, tmp_path / "state") == "http://host"
+    remember("http://me:secret@host", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_artifacts_are_beside_the_database_unless_somebody_says_where(tmp_path):
