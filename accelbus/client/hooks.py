@@ -70,6 +70,8 @@ class ProcessHooks:
         self._previous_exit: Callable[..., Any] = sys.exit
         self._previous_quit: Callable[..., Any] | None = None
         self._previous_sigterm: Any = None
+        self._observes_sigterm = False
+        """Also in a forked child, which inherits the handler."""
 
     def watch(self, run: Watched, *, signals: bool = True) -> None:
         """Tell *run* when the process ends or forks.
@@ -121,13 +123,15 @@ class ProcessHooks:
             util.Finalize(None, self._at_multiprocessing_exit, exitpriority=_LAST_OF_ALL)
 
     def _observe_sigterm(self) -> None:
-        # Python allows handlers in the main thread only.
-        if threading.current_thread() is not threading.main_thread():
+        # Once: a handler that the job has put over ours since may call it, and must not become the one that ours calls. Python allows
+        # handlers in the main thread only.
+        if self._observes_sigterm or threading.current_thread() is not threading.main_thread():
             return
         installed = signal.getsignal(signal.SIGTERM)
         # None: a handler that is not Python's, which could not be chained. Ignored: it stays so, for the processes started here too.
-        if installed not in (None, signal.SIG_IGN, self._on_sigterm):
+        if installed not in (None, signal.SIG_IGN):
             self._previous_sigterm = signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._observes_sigterm = True
 
     @property
     def _is_ours(self) -> bool:

@@ -95,6 +95,28 @@ def test_a_handler_installed_after_init_is_left_alone(quick_job: Job) -> None:
     quick_job.check(losses(1), status="preempted")
 
 
+def test_a_handler_that_calls_ours_does_so_once_also_after_another_init(quick_job: Job) -> None:
+    """The job chains to what it found; a second run does not chain the other way round."""
+    (rank,) = quick_job.start("""
+        accelbus.init()
+        before = signal.getsignal(signal.SIGTERM)
+        def handler(number, frame):
+            say("handler")
+            before(number, frame)
+        signal.signal(signal.SIGTERM, handler)
+        run = accelbus.init()
+        run.log({"loss": 0.0}, step=0)
+        say("ready")
+        while True:
+            time.sleep(60)
+    """)
+    rank.said("ready")
+    rank.kill(signal.SIGTERM)
+    assert rank.wait() == -signal.SIGTERM, rank.stderr
+    assert rank.lines == ["ready", "handler"]
+    quick_job.check(losses(1), status="preempted")
+
+
 def test_an_ignored_sigterm_stays_ignored_in_the_job_and_in_what_it_starts(quick_job: Job) -> None:
     """Nothing is installed over SIG_IGN: a handler would not be inherited by programs that the job starts."""
     (rank,) = quick_job.start(
