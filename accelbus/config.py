@@ -210,6 +210,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     torn_hold: Seconds = 2.0
     """Damage in the middle of a segment that is still written is looked at again for so long before it is skipped: on a
     network file system a later page may be seen before an earlier one."""
+    unreadable_hold: Seconds = 30.0
+    """A segment that cannot be read while a later one can is tried again for so long before it is passed: a network file system
+    may refuse a file for a while."""
     read_bytes: Positive = 16 * MIB
     """Read ahead, all writers of a run together."""
     read_events: Positive = 4096

@@ -55,9 +55,9 @@ class SegmentReader:
     Args:
         directory: the writer's; it need not exist yet.
         position: where to go on.
-        tuning: ``torn_hold`` is used.
+        tuning: ``torn_hold`` and ``unreadable_hold`` are used.
         closed: the writer is gone for good: what is torn stays torn. May be set later.
-        monotonic: the clock for ``torn_hold``.
+        monotonic: the clock for both.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class SegmentReader:
         self.is_at_end = False
         """The last `read` found nothing more; False when it stopped at its limit."""
         self._torn_hold = tuning.torn_hold
+        self._unreadable_hold = tuning.unreadable_hold
         self._monotonic = monotonic
         self._list_at = float("-inf")
         self._foreign: set[str] = set()
@@ -91,7 +92,8 @@ class SegmentReader:
     def read(self, limit_bytes: int) -> list[Row]:
         """Return the next good rows, about *limit_bytes* of them and at least one if there is one; [] means there is nothing new yet.
 
-        Never raises for what it finds. A file that cannot be read now is counted (`unreadable`) and tried again next time.
+        Never raises for what it finds. A file that cannot be read now is counted (`unreadable`) and tried again next time, for
+        ``unreadable_hold`` seconds if a later one can be read.
         """
         rows: list[Row] = []
         room = limit_bytes
@@ -102,7 +104,8 @@ class SegmentReader:
                 room -= self._read_some(room, rows)
             except OSError as error:
                 self._count("unreadable", f"cannot be read ({error.strerror or error})")
-                if self.closed and (later := self._later(self.position.segment)):
+                later = self._later(self.position.segment)
+                if later and (self.closed or self._is_hopeless(later)):
                     self.position = Position(later, 0)
             if self.position == before:
                 self.is_at_end = True
@@ -210,7 +213,7 @@ class SegmentReader:
         found = self._search(descriptor, self._searched[1], size)
         # What starts less than a prefix before the end can still become a row; the rest is not searched at every poll.
         self._searched = (self.position, max(self._searched[1], size - layout.ROW_PREFIX_BYTES if found is None else found))
-        if found is None or not self._held_long_enough():
+        if found is None or not self._held_long_enough(self._torn_hold):
             return None
         return self._search(descriptor, search_from, size)
 
@@ -221,11 +224,26 @@ class SegmentReader:
             self._count(reason, f"{skipped} bytes are not understood and skipped")
         self.position = Position(self.position.segment, target)
 
-    def _held_long_enough(self) -> bool:
+    def _is_hopeless(self, later: int) -> bool:
+        """Whether a file that cannot be read has had its time, and the trouble is its own and not the file system's."""
+        if not self._held_long_enough(self._unreadable_hold):
+            return False
+        try:
+            descriptor = os.open(self._path(later), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            return bool(os.pread(descriptor, 1, 0))
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+
+    def _held_long_enough(self, seconds: float) -> bool:
         now = self._monotonic()
         if self._suspect[0] != self.position:
             self._suspect = (self.position, now)
-        return now - self._suspect[1] >= self._torn_hold
+        return now - self._suspect[1] >= seconds
 
     def _search(self, descriptor: int, start: int, size: int) -> int | None:
         """Return where the next row begins, None when there is none up to *size*."""

@@ -36,7 +36,7 @@ RUBBISH = {"nothing": b"", "zeros": bytes(5000), "noise": SOURCE.randbytes(5000)
 
 @pytest.fixture
 def job(quick_job: Job) -> Job:
-    quick_job.environ["ACCELBUS_TORN_HOLD"] = "0.2"
+    quick_job.environ |= {"ACCELBUS_TORN_HOLD": "0.2", "ACCELBUS_UNREADABLE_HOLD": "0.2"}
     return quick_job
 
 
@@ -92,15 +92,16 @@ def test_a_segment_that_cannot_be_read_holds_up_nothing_behind_it(job: Job) -> N
     victim = sorted(job.run_dir.glob("journal/bus-*/*.seg"))[2]
     victim.rename(job.root / "away")
     victim.mkdir()
-    reader = JournalReader(job.run_dir / "journal", tuning=Tuning(torn_hold=0.2))
+    written = job.status()["ranks"][0]["acked"]
+    reader = JournalReader(job.run_dir / "journal", tuning=Tuning(unreadable_hold=0.2, gap_hold=0.5))
     seen: set[int | None] = set()
 
     def reads_on() -> bool:
         seen.update(getattr(item.event, "step", None) for item in reader.read(10_000))
-        return max((step for step in seen if step is not None), default=0) > 500
+        return max((step for step in seen if step is not None), default=0) > written + 100
 
     wait_until(reads_on, 15, "steps behind the damage")
-    assert reader.statistics().corrupt["unreadable"] == 1
+    assert reader.statistics().corrupt["unreadable"]
     job.signal_file("stop")
     assert rank.wait() == 0, rank.stderr
     job.wait_for_end()
@@ -110,14 +111,13 @@ def test_a_segment_that_cannot_be_read_holds_up_nothing_behind_it(job: Job) -> N
     assert "are lost" in books.problems[0]
 
 
-@pytest.mark.parametrize("kind", ["noise", "deep"])
-def test_a_bus_process_starts_whatever_its_predecessor_left(job: Job, kind: str) -> None:
+def test_a_bus_process_starts_whatever_its_predecessor_left(job: Job) -> None:
     """run.json comes again from rank 0, the list of producers from the journal, and status.json is written anew."""
     job.start(RANK)
     wait_until(job.rows, what="rows")
     os.kill(job.kill_bus(signal.SIGSTOP), signal.SIGCONT)
     (producers,) = job.run_dir.glob("producers-*.json")
-    for path in (job.run_dir / "run.json", job.run_dir / "status.json", producers):
+    for path, kind in ((job.run_dir / "run.json", "noise"), (job.run_dir / "status.json", "text"), (producers, "deep")):
         path.write_bytes(RUBBISH[kind])
     replace_bus(job)
     wait_until(lambda: job.status()["ranks"][0]["attempt"] == 0 and job.status()["sinks"], what="ranks and sinks")
@@ -140,15 +140,14 @@ def test_attempts_go_on_where_nobody_kept_a_list(job: Job) -> None:
     job.check({("loss", 1): 1.0}, status="finished")
 
 
-@pytest.mark.parametrize("kind", ["nothing", "noise"])
-def test_a_damaged_cursor_costs_a_second_delivery_and_nothing_else(job: Job, kind: str) -> None:
+def test_a_damaged_cursor_costs_a_second_delivery_and_nothing_else(job: Job) -> None:
     """The sink starts from the beginning, says so and counts it; the old file is set aside."""
     (rank,) = job.start(RANK)
     cursor = job.run_dir / "sinks" / "jsonl" / "cursor.msgpack"
     wait_until(cursor.exists, what="a cursor")
     (worker,) = job.worker_pids()
     os.kill(worker, signal.SIGSTOP)
-    cursor.write_bytes(RUBBISH[kind])
+    cursor.write_bytes(RUBBISH["noise"])
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: job.status()["sinks"]["jsonl"].get("cursor_resets"), what="the count")
     finish(job)

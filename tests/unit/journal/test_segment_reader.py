@@ -355,6 +355,26 @@ def test_a_file_that_cannot_be_read_now_is_tried_again(tmp_path, monkeypatch):
     assert dict(reader.corrupt) == {"unreadable": 2}
 
 
+def test_a_segment_that_stays_unreadable_is_passed_when_the_next_one_can_be_read(tmp_path, monkeypatch):
+    """While the writer lives: after a while, and not while the whole file system is away."""
+    written(tmp_path / "w", *frames((1, 1), (2, 2), (3, 3)), tuning=Tuning(segment_bytes=10))
+    real, bad = os.open, {str(path) for path in segments(tmp_path / "w")[1:]}
+
+    def broken(path, *args):
+        if str(path) in bad:
+            raise OSError(5, "Input/output error")
+        return real(path, *args)
+
+    monkeypatch.setattr(os, "open", broken)
+    clock = Clock()
+    reader = reader_of(tmp_path / "w", monotonic=clock.monotonic)
+    assert read_all(reader) == [(1, 1)]
+    clock.advance(Tuning().unreadable_hold + 1)
+    assert read_all(reader) == []
+    bad.remove(str(segments(tmp_path / "w")[2]))
+    assert read_all(reader) == [(3, 3)]
+
+
 def test_a_pipe_under_a_segments_name_stops_nobody(tmp_path):
     """Opening it does not block; it is counted like any file that cannot be read."""
     (tmp_path / "w").mkdir()
