@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from accelbus import control, tracking
+from accelbus import control
 from accelbus.client.finishing import Patience
 from accelbus.client.trackers import Trackers
 from accelbus.config import Tuning
@@ -25,6 +25,8 @@ _log = logging.getLogger("accelbus")
 _LOOK_INTERVAL: Final = 0.02
 _OPEN_AFTER: Final = 1.0
 """Seconds for the configuration to reach a tracker that opens its run with it."""
+_OVER: Final = frozenset({"finished", "fenced", "waiting"})
+"""States in which there is nothing left to do here: the last two because somebody else delivers."""
 _LEAVE_TIMEOUT: Final = 5.0
 """Seconds for a worker that was told to leave: its call may hang, and it cannot be ended."""
 
@@ -109,7 +111,7 @@ class InlineTrackers:
 
     def _are_finished(self) -> bool:
         states = self.states()
-        return bool(states) and all(state.state in {"finished", "fenced"} for state in states.values())
+        return bool(states) and all(state.state in _OVER for state in states.values())
 
     def _call(self, function: Callable[[Supervisor], Any]) -> None:
         loop, supervisor = self._loop, self._supervisor
@@ -158,8 +160,7 @@ class InlineTrackers:
     def _make_worker(self, sink: str, spec: Any, on_status: Callable[[Any], None]) -> InlineWorker:
         from accelbus.delivery.inline import InlineWorker
 
-        given = self._trackers.given.get(sink) or tracking.load_tracker_class(sink, self._record.search_path)
-        worker = self._workers[sink] = InlineWorker(self._run_dir, sink, spec, given, on_status)
+        worker = self._workers[sink] = InlineWorker(self._run_dir, sink, spec, self._trackers.given.get(sink), on_status)
         return worker
 
 

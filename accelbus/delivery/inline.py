@@ -54,7 +54,7 @@ class InlineWorker:
         run_dir: of the run.
         sink: its name.
         spec: what a worker is told.
-        given: the tracker, or its class.
+        given: the tracker, or its class; None: it is found by its name.
         on_status: called with each report, on the event loop.
     """
 
@@ -66,7 +66,7 @@ class InlineWorker:
         self._spec = spec
         self._on_status = on_status
         self._channel = LocalChannel(SinkStatus(sink=sink, pid=os.getpid(), generation=spec.generation))
-        self._maker = Maker(sink, spec.record, given=given)
+        self._maker = Maker(sink, spec.record, given=given, in_trainer=True)
         self._loop: Loop | None = None
         self._code = 1
         self.ending = ""

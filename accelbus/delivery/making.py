@@ -20,13 +20,15 @@ class Maker:
         record: of the run.
         carried: the tracker by value, if that is how it comes.
         given: the tracker itself, class or instance, in the process that made it.
+        in_trainer: this is the process that trains: its environment stays as it is.
     """
 
-    def __init__(self, sink: str, record: RunRecord, *, carried: bytes = b"", given: Any = None) -> None:
+    def __init__(self, sink: str, record: RunRecord, *, carried: bytes = b"", given: Any = None, in_trainer: bool = False) -> None:
         self._sink = sink
         self._record = record
         self._carried = carried
         self._given = given
+        self._in_trainer = in_trainer
 
     def make(self, logging_dir: Path, state_dir: Path) -> GeneralTracker:
         """Return a tracker that was not started.
@@ -41,8 +43,7 @@ class Maker:
         found = self._find()
         kind: Any = found if inspect.isclass(found) else type(found)
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._given is None:
-            # In the trainer's own process the environment is the trainer's.
+        if not self._in_trainer:
             _set_environment(kind, state_dir)
         if kind.requires_logging_directory:
             logging_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -266,7 +266,10 @@ def _plain(checkpoint: Any, sink: str) -> dict[str, Any]:
 
 def _keywords_of(method: Callable[..., Any]) -> Callable[[str], bool]:
     """Return whether *method* takes a keyword argument of a name."""
-    parameters = inspect.signature(method).parameters.values()
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):  # a method that says nothing about itself
+        return lambda name: True
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return lambda name: True
     names = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY} - {"values", "step"}

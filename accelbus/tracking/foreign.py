@@ -7,11 +7,14 @@ hooks: an adapter stands in front of them, and uses those that it knows.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from accelbus.media import Media
 from accelbus.tracking.base import GeneralTracker
+
+_log = logging.getLogger(__name__)
 
 
 class ForeignTracker(GeneralTracker):
@@ -27,8 +30,6 @@ class ForeignTracker(GeneralTracker):
         self.requires_logging_directory = bool(inner.requires_logging_directory)
         self.main_process_only = bool(getattr(inner, "main_process_only", True))
         self.durable_after = getattr(inner, "durable_after", "flush")
-        self.log_images = getattr(inner, "log_images", None)
-        """Found by the default of ``log_image``."""
 
     @property
     def tracker(self) -> Any:
@@ -47,11 +48,32 @@ class ForeignTracker(GeneralTracker):
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         store = getattr(self.inner, "store_init_configuration", None)
-        if callable(store):
+        if not callable(store):
+            return
+        try:
             store(values)
+        except (TypeError, ValueError):
+            # Accelerate's documentation promises nothing but numbers, text and bools.
+            if (simple := _simple(values)) == values:
+                raise
+            store(simple)
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         self.inner.log(values, step=step, **kwargs)
+
+    def log_image(self, key: str, media: Media, step: int) -> None:
+        """Accelerate's trackers want a list of images, or a batch with channels first; what takes neither gets a file."""
+        images = getattr(self.inner, "log_images", None)
+        if callable(images):
+            array = media.array()
+            for form in ([array], array.transpose(2, 0, 1)[None]):
+                try:
+                    images({key: form}, step=step)
+                except (TypeError, ValueError, AttributeError, NotImplementedError, AssertionError) as error:
+                    _log.debug("%s: log_images takes no %s: %r", self.name, type(form).__name__, error)
+                else:
+                    return
+        self._log_as_file(key, media, step)
 
     def log_table(self, key: str, media: Media, step: int) -> None:
         table = getattr(self.inner, "log_table", None)
@@ -70,6 +92,17 @@ class ForeignTracker(GeneralTracker):
     def logs_with(self) -> Any:
         """The method whose signature says which keyword arguments are taken."""
         return self.inner.log
+
+
+def _simple(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return *values* flat, names joined with ``/``, lists and None as text."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _simple(value, f"{prefix}{key}/")
+        else:
+            flat[prefix + key] = value if isinstance(value, bool | int | float | str) else str(value)
+    return flat
 
 
 def adapted(tracker: Any) -> GeneralTracker:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 import inspect
+import io
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,6 +22,8 @@ from accelbus.rundir import Origin
 
 _LARGEST: Final = 512 * 1024
 """Bytes of a tracker that crosses by value: it goes in one message."""
+_LARGEST_RECORDED: Final = 64 * 1024
+"""Bytes of arguments that are written into the run's record."""
 _SCRIPTS: Final = frozenset({"__main__", "__mp_main__"})
 
 
@@ -44,7 +47,7 @@ def separate(log_with: Any) -> tuple[Any, dict[str, Any]]:
         return log_with, {}
     names: list[str] = []
     given: dict[str, Any] = {}
-    for item in log_with if isinstance(log_with, Sequence) and not isinstance(log_with, str) else [log_with]:
+    for item in log_with if isinstance(log_with, Sequence | AbstractSet) and not isinstance(log_with, str) else [log_with]:
         if isinstance(item, enum.Enum):
             names.append(str(item.value))
         elif isinstance(item, str):
@@ -109,13 +112,24 @@ def _pickled(what: Any) -> tuple[bytes, str]:
         raise MissingExtraError(
             "a tracker of a script or notebook reaches its own process by value, which needs cloudpickle: pip install 'accelbus[notebook]'"
         ) from error
+    into = _Bounded()
     try:
-        carried: bytes = cloudpickle.dumps(what)
+        cloudpickle.dump(what, into)
     except Exception as error:  # noqa: BLE001  whatever its state raises when it is pickled
-        return b"", f"it cannot be pickled ({type(error).__name__}: {error})"
-    if len(carried) > _LARGEST:
-        return b"", f"pickled it takes {len(carried)} bytes, more than {_LARGEST}"
-    return carried, ""
+        return b"", into.complaint or f"it cannot be pickled ({type(error).__name__}: {error})"
+    return into.getvalue(), ""
+
+
+class _Bounded(io.BytesIO):
+    """A tracker may hold a model: do not copy all of that to find that it is too large."""
+
+    complaint = ""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + memoryview(data).nbytes > _LARGEST:
+            self.complaint = f"pickled it takes more than {_LARGEST} bytes"
+            raise OverflowError(self.complaint)
+        return super().write(data)
 
 
 def _can_be_imported(kind: type) -> bool:
@@ -140,10 +154,10 @@ def _plain_state(tracker: Any) -> dict[str, Any] | None:
 def _is_plain(values: Any) -> bool:
     """Whether *values* are the same after they were written as JSON."""
     try:
-        again = msgspec.json.decode(msgspec.json.encode(values))
+        written = msgspec.json.encode(values)
+        return len(written) <= _LARGEST_RECORDED and bool(msgspec.json.decode(written) == [list(values[0]), values[1]])
     except Exception:  # noqa: BLE001  whatever the values' own code raises
         return False
-    return bool(again == [list(values[0]), values[1]])
 
 
 def _name_of(tracker: Any) -> str:

@@ -76,6 +76,7 @@ class TestSeparating:
         assert separate("wandb") == ("wandb", {})
         assert separate(["wandb", Color.WANDB]) == (("wandb", "wandb"), {})
         assert separate(Color.WANDB) == (("wandb",), {})
+        assert separate({"wandb"}) == (("wandb",), {})
 
     def test_classes_and_instances_go_by_their_names(self):
         """In their places."""
@@ -151,7 +152,12 @@ class TestCrossing:
         """A lock, an open file, a model of a gigabyte."""
         assert "cannot be pickled" in cross(Listed("x", options=threading.Lock()), by_value=True).stays
         assert "more than" in cross(Listed("x", options=bytes(10**6)), by_value=True).stays
+        assert "more than" in cross(Listed("x", options=[np.zeros(10**6)]), by_value=True).stays
         assert "only to a bus process of its own" in cross(Listed("x", options=(1,)), by_value=False).stays
+
+    def test_large_arguments_are_not_written_into_the_record(self):
+        """They go by value."""
+        assert cross(Listed("x", options=["long"] * 20_000), by_value=True).carried
 
 
 class TestAdmitting:
@@ -200,6 +206,41 @@ class TestForeignTrackers:
             tracker.log_media(key, wrapper.to_media(None), 3)
         assert inner.calls == [("images", {"image": (4, 5, 3)}, 3), ("table", "table", ["a"], [[1]], 3)]
         assert [path.read_text() for path in (tmp_path / "files").rglob("*.html")] == ["x"]
+
+    def test_images_come_in_the_form_that_is_taken(self, tmp_path):
+        """A list, or a batch as TensorBoard's writer wants it, or a file."""
+        seen = []
+
+        class Batches(Foreign):
+            def log_images(self, values, step=None):
+                seen.append({key: images.shape for key, images in values.items()})
+
+        class Nothing(Foreign):
+            def log_images(self, values, step=None):
+                raise ValueError("neither")
+
+        image = Image(np.zeros((4, 5, 3))).to_media(None)
+        for kind in (Batches, Nothing):
+            tracker = adapted(kind())
+            tracker.run_info = tracking.RunInfo(state_dir=tmp_path / "state", output_dir=tmp_path)
+            tracker.log_media("image", image, 3)
+        assert seen == [{"image": (1, 3, 4, 5)}]
+        assert len(list((tmp_path / "files").rglob("*.png"))) == 1
+
+    def test_a_configuration_that_is_refused_comes_again_in_simple_types(self):
+        """Flat, lists and None as text: what Accelerate's documentation promises."""
+        stored = []
+
+        class Picky(Foreign):
+            def store_init_configuration(self, values):
+                if not all(isinstance(value, int | float | str) for value in values.values()):
+                    raise ValueError("value should be one of int, float, str, bool, or torch.Tensor")
+                stored.append(values)
+
+        tracker = adapted(Picky())
+        tracker.store_init_configuration({"lr": 0.1})
+        tracker.store_init_configuration({"lr": 0.1, "model": {"depth": 3, "none": None}, "betas": [1, 2], "amp": True})
+        assert stored == [{"lr": 0.1}, {"lr": 0.1, "model/depth": 3, "model/none": "None", "betas": "[1, 2]", "amp": True}]
 
     def test_a_tracker_of_accelerates_own_base_class_is_taken(self):
         """The real one."""
