@@ -3,6 +3,7 @@
 ::
 
     base.py        GeneralTracker: the interface and its hooks
+    choosing.py    LoggerType and what selects trackers, under Accelerate's names
     foreign.py     trackers written for Accelerate, behind the same hooks
     given.py       trackers given as class or instance, and how they get into their process
     media.py       hooks for images, tables, files, …, with fallbacks
@@ -16,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelbus.tracking.base import GeneralTracker, Row, RunInfo
+from accelbus.tracking.choosing import LoggerType, filter_trackers, get_available_trackers
 from accelbus.tracking.foreign import adapted
 from accelbus.tracking.given import Crossing, cross, rebuild, separate
 from accelbus.tracking.registry import (
@@ -45,13 +47,16 @@ __all__ = [
     "ENTRY_POINTS",
     "Crossing",
     "GeneralTracker",
+    "LoggerType",
     "Row",
     "RunInfo",
     "TrackerSpec",
     "adapted",
     "cross",
     "extend_path",
+    "filter_trackers",
     "finish_with_status",
+    "get_available_trackers",
     "load_tracker_class",
     "make_tracker",
     "overrides",

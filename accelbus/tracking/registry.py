@@ -103,7 +103,7 @@ def resolve(log_with: str | Sequence[str] | None, *, check_installed: bool = Tru
         return ("tensorboard",) if _is_installed(BUILT_IN["tensorboard"]) else ("jsonl",)
     names = [log_with] if isinstance(log_with, str) else [str(name) for name in log_with]
     if "all" in names:
-        names = [*(name for name in names if name != "all"), *_available()]
+        names = [*(name for name in names if name != "all"), *available()]
     for name in names:
         if name not in given and name not in _registered:
             _check_name(name, check_installed=check_installed)
@@ -189,7 +189,8 @@ def _may_be_a_path(name: str) -> bool:
     return ":" in name and package not in {"", "__main__"} and importlib.util.find_spec(package) is not None
 
 
-def _available() -> Iterator[str]:
+def available() -> Iterator[str]:
+    """Yield the names of the trackers that can be used here."""
     yield from (spec.name for spec in BUILT_IN.values() if spec.name in _registered or _is_installed(spec))
     yield from (name for name in _registered if name not in BUILT_IN)
     yield from (name for name in sorted(_entry_points()) if name not in BUILT_IN and name not in _registered)

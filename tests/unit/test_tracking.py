@@ -299,3 +299,37 @@ def test_loading_a_built_in_tracker_without_its_package_says_the_install_command
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [_Broken.entry])
     with pytest.raises(MissingExtraError, match=r"pip install 'accelbus\[tensorboard\]'"):
         load_tracker_class("tensorboard")
+
+
+class TestAccelerateNames:
+    def test_logger_types_are_the_built_in_trackers(self):
+        """Members work wherever names do."""
+        assert set(tracking.LoggerType.list()) - {"all"} >= {"jsonl", "tensorboard", "wandb", "mlflow"}
+        assert set(tracking.BUILT_IN) <= set(tracking.LoggerType.list())
+        assert str(tracking.LoggerType.WANDB) == "wandb"
+        assert "wandb" in tracking.LoggerType
+        assert "wandbb" not in tracking.LoggerType
+        assert resolve([tracking.LoggerType.JSONL]) == ("jsonl",)
+
+    def test_filtering_gives_each_tracker_once(self):
+        """Instances and classes stay what they are; None is nothing."""
+        recorder = Recorder("x")
+        assert tracking.filter_trackers(None) == []
+        assert tracking.filter_trackers(["jsonl", tracking.LoggerType.JSONL, recorder, Foreign]) == ["jsonl", recorder, Foreign]
+        assert tracking.filter_trackers(tracking.LoggerType.JSONL, "somewhere") == ["jsonl"]
+
+    @pytest.mark.usefixtures("entry_points", "no_tensorboard")
+    def test_all_stands_for_what_is_there(self):
+        """And is said by name."""
+        tracking.register_tracker_class(Recorder)
+        there = tracking.get_available_trackers()
+        assert {"jsonl", "recorder", "theirs"} <= set(there)
+        assert "tensorboard" not in there
+        assert tracking.filter_trackers("all") == there
+
+    def test_what_is_unknown_or_missing_is_a_value_error(self, no_tensorboard):
+        """Accelerate's code expects that; the message says more."""
+        with pytest.raises(ValueError, match="unknown tracker 'wandbb'"):
+            tracking.filter_trackers("wandbb")
+        with pytest.raises(ValueError, match="pip install"):
+            tracking.filter_trackers(["tensorboard"])
