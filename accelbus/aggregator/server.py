@@ -65,6 +65,8 @@ class BusProcess:
         self._terminating_at: float | None = None
         self._bad_frames: Counter[str] = Counter()
         self._errors = 0
+        self._unconfirmed: dict[bytes, bytes] = {}
+        """{producer that said goodbye: routing id}, until what it logged is known to be safe"""
         self._verdict: control.Verdict | None = None
         self._handover: control.Handover | None = None
         """The newest; never written anywhere."""
@@ -328,12 +330,22 @@ class BusProcess:
             return
         if member.state in LIVE:
             self._ledger.record(self._roster.end(member, state="finished", status=message.status))
-        if not (await self._ledger.append([]) and await self._ledger.sync()):
+        self._unconfirmed[member.producer] = peer
+        await self._confirm_goodbyes()
+
+    async def _confirm_goodbyes(self) -> None:
+        """Tell those who said goodbye that all of theirs is safe; when the disk refuses, as soon as it does not."""
+        waiting = dict(self._unconfirmed)
+        if not waiting or not (await self._ledger.append([]) and await self._ledger.sync()):
             return
         await self._save_roster()
-        self._send(peer, control.Ack(member.through_seq, self._tuning.credit_bytes, self._flush_interval, final=True))
-        self._watch.drop(member.producer, unlink=True)
-        self._somebody_left.set()
+        for producer, peer in waiting.items():
+            if self._unconfirmed.pop(producer, None) is None:
+                continue
+            member = self._roster.members[producer]
+            self._send(peer, control.Ack(member.through_seq, self._tuning.credit_bytes, self._flush_interval, final=True))
+            self._watch.drop(producer, unlink=True)
+            self._somebody_left.set()
 
     @property
     def _flush_interval(self) -> float:
@@ -383,6 +395,7 @@ class BusProcess:
             for member in self._roster.newly_silent(tuning.silent_after):
                 _log.warning("rank %d (%s, pid %d) has been silent for %.0f s", member.rank, member.host, member.pid, tuning.silent_after)
                 self._ledger.record(self._roster.state_record(member))
+            await self._confirm_goodbyes()
             await self._close_when_over()
             await self._ledger.append([])
             await self._save_roster()

@@ -176,6 +176,11 @@ class Pump(threading.Thread):
         return self._open
 
     @property
+    def is_alone(self) -> bool:
+        """No bus process has spoken for so long that one that is only slow would have."""
+        return not self._open and time.monotonic() - self._heard_at > 2 * self._tuning.ack_timeout
+
+    @property
     def may_be_served(self) -> bool:
         """The bus process has spoken lately, or is just being started."""
         if self._server is None:

@@ -310,7 +310,7 @@ class Run(MediaMethods, StatementMethods):
         while time.monotonic() < deadline:
             if pump.final.wait(0.005):
                 return True
-            if queue.released_seq >= queue.last_seq and not pump.connected and pump.counters["spilled"]:
+            if queue.released_seq >= queue.last_seq and pump.is_alone and pump.counters["spilled"]:
                 return True  # all of it is in the run directory, and nobody is there to confirm
         return queue.released_seq >= queue.last_seq
 
