@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from typing import Any
 
@@ -180,3 +181,30 @@ async def test_the_trackers_variables_are_set_before_it_starts_unless_the_user_h
     cache = run.dir.sink(run.sink) / "state" / "cache"
     assert run.calls("environ.jsonl") == [{"GALLERY_CACHE": str(cache), "GALLERY_MODE": "online", "GALLERY_KEY": "k"}]
     assert cache.parent.is_dir()
+
+
+async def test_kills_at_any_moment_lose_no_media_and_repeat_no_number(tmp_path):
+    """Small and large media between rows, with the worker killed again and again."""
+    chance = random.Random(5)
+    run = gallery(tmp_path, seconds_per_media=0.02)
+    sizes: dict[int, int] = {}
+    killed = 0
+    async with serving(run) as served:
+        for turn in range(6):
+            for step in range(30 * turn, 30 * turn + 30):
+                run.log(step)
+                if step % 3 == 0:
+                    sizes[step] = chance.choice([3, 40_000])
+                    run.media(step, page=Html("x" * sizes[step]))
+            # Long enough for a cursor: what three workers died of in a row would be taken for deadly.
+            enough = chance.randrange(7, 10)
+            await until(
+                lambda enough=enough, killed=killed: served.status.media >= enough and served.status.pid != killed, "media are taken"
+            )
+            killed = served.status.pid
+            kill(killed)
+        await served.finished()
+    assert [row["step"] for row in run.durable()] == list(range(180))
+    found = {line["step"]: line["bytes"] for line in run.calls("media.jsonl")}
+    assert found == sizes, (set(sizes) - set(found), letters(run), run.worker_log()[-4000:])
+    assert not letters(run)
