@@ -109,6 +109,8 @@ class Chaos:
     def _overtake(self) -> None:
         """Stop the bus process until ranks have written to the run directory what it has in its socket: then it comes twice."""
         wait_until(self._is_connected, 60, "frames of every rank")
+        sent = {rank: self._newest(rank).frames for rank in self._alive}
+        wait_until(lambda: all(self._newest(rank).frames > before for rank, before in sent.items()), 60, "more frames")
         pid = self._serving()
         os.kill(pid, signal.SIGSTOP)
         spilled = {rank: self._newest(rank).spilled for rank in self._alive}
