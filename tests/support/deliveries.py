@@ -174,6 +174,7 @@ async def until(condition: Callable[[], Any], what: str | Callable[[], str], tim
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    assert pid > 0, "no report with a pid has come yet: 0 would be this process's own group"
     os.kill(pid, number)
 
 

@@ -465,7 +465,7 @@ class TestKilledWorkers:
         async with anyio.create_task_group() as tasks:
             supervisor = Supervisor(run.dir, run.record, tuning=QUICK)
             tasks.start_soon(supervisor.run)
-            await until(lambda: len(run.durable()) == 3, "the hang")
+            await until(lambda: len(run.durable()) == 3 and supervisor.states()[run.sink].pid, "the hang and a report of it")
             pid = supervisor.states()[run.sink].pid
             tasks.cancel_scope.cancel()
         await until(lambda: group_is_gone(pid), "the end of the group")
