@@ -19,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", nargs="*", help=f"one of: {', '.join(known)}; all of them when none is given")
     parser.add_argument("--repeats", type=int, help="fresh interpreters per subject")
     parser.add_argument("--quick", action="store_true", help="small numbers, to see that it works")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only subjects with this in their name")
     parser.add_argument("--out", type=Path, default=Path("build/bench.jsonl"), help="JSON lines are appended here (default: %(default)s)")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.name if name not in known]:
@@ -28,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(", ".join(f"{package} {version}" for package, version in machine.versions.items()))
     for name in options.name or known:
         results = harness.compare(
-            name, repeats=options.repeats, quick=options.quick, progress=lambda line: print(line, file=sys.stderr, flush=True)
+            name,
+            repeats=options.repeats,
+            quick=options.quick,
+            only=options.only,
+            progress=lambda line: print(line, file=sys.stderr, flush=True),
         )
         _print_table(harness.load(name), results)
         _append(options.out, machine, results)
@@ -38,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_table(bench: harness.Bench, results: Sequence[harness.Result]) -> None:
     print(f"\n{bench.question}")
-    width = max(len(result.subject) for result in results)
+    if bench.report is not None:
+        print(bench.report(results))
+        return
+    width = max((len(result.subject) for result in results), default=0)
     for result in results:
         for measure in result.numbers[0]:
             low, middle, high = harness.spread(result.of(measure))

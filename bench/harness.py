@@ -25,8 +25,10 @@ Numbers = dict[str, float]
 """{measure: value}; times in ns, rates per second."""
 
 ROOT = Path(__file__).resolve().parent.parent
-CHILD_TIMEOUT = 300.0
-PACKAGES = ("accelbus", "msgspec", "pyzmq", "anyio", "torch", "tensorboard", "google-crc32c")
+PACKAGES = (
+    "accelbus", "msgspec", "pyzmq", "anyio", "torch", "google-crc32c",
+    "tensorboard", "wandb", "trackio", "mlflow", "comet_ml", "aim", "clearml", "swanlab", "dvclive",
+)  # fmt: skip
 
 
 class Bench(msgspec.Struct, frozen=True):
@@ -42,6 +44,11 @@ class Bench(msgspec.Struct, frozen=True):
     ratio_of: tuple[str, ...] = ("p50",)
     """Measures for which the ratio is shown."""
     repeats: int = 7
+    quick_repeats: int = 2
+    subject_seconds: float = 300.0
+    """How long a subject may take; then something hangs."""
+    report: Callable[[Sequence[Result]], str] | None = None
+    """Returns what people are shown instead of the table of all measures."""
 
 
 class Result(msgspec.Struct):
@@ -82,14 +89,24 @@ def percentiles(durations: Sequence[int] | array[int]) -> Numbers:
     }
 
 
-def compare(name: str, *, repeats: int | None = None, quick: bool = False, progress: Callable[[str], None] = print) -> list[Result]:
-    """Run every subject of bench *name* *repeats* times, interleaved; every other round backwards."""
+def compare(
+    name: str, *, repeats: int | None = None, quick: bool = False, only: str = "", progress: Callable[[str], None] = print
+) -> list[Result]:
+    """Run every subject of bench *name* *repeats* times, interleaved; every other round backwards.
+
+    Args:
+        name: of the bench.
+        repeats: fresh interpreters per subject; not given: as the bench has it.
+        quick: small numbers.
+        only: part of the names of the subjects to be run.
+        progress: is told when a round is over.
+    """
     bench = load(name)
-    rounds = (2 if quick else bench.repeats) if repeats is None else repeats
-    results = {subject: Result(name, subject, []) for subject in bench.subjects}
+    rounds = (bench.quick_repeats if quick else bench.repeats) if repeats is None else repeats
+    results = {subject: Result(name, subject, []) for subject in bench.subjects if only in subject}
     for turn in range(rounds):
-        for subject in list(bench.subjects)[:: 1 if turn % 2 == 0 else -1]:
-            results[subject].numbers.append(_in_fresh_interpreter(name, subject, quick=quick))
+        for subject in list(results)[:: 1 if turn % 2 == 0 else -1]:
+            results[subject].numbers.append(_in_fresh_interpreter(name, subject, quick=quick, seconds=bench.subject_seconds))
         progress(f"{name}: round {turn + 1} of {rounds}")
     return list(results.values())
 
@@ -103,7 +120,9 @@ def ratios(bench: Bench, results: Sequence[Result]) -> dict[str, dict[str, list[
         return [(mine - floor) / (base - floor) for mine, base in pairs]
 
     found: dict[str, dict[str, list[float]]] = {}
-    for subject in bench.baselines:
+    for subject, baseline in bench.baselines.items():
+        if not {subject, baseline} <= by_subject.keys():
+            continue
         found[subject] = {measure: divided(subject, measure, 0.0) for measure in bench.ratio_of}
         if subject in bench.floors:
             floor = statistics.median(by_subject[bench.floors[subject]].of("p50"))
@@ -142,11 +161,11 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
     return min(values), statistics.median(values), max(values)
 
 
-def _in_fresh_interpreter(name: str, subject: str, *, quick: bool) -> Numbers:
+def _in_fresh_interpreter(name: str, subject: str, *, quick: bool, seconds: float) -> Numbers:
     command = [sys.executable, "-m", "bench.child", name, subject, "quick" if quick else "full"]
     # Bytecode as for a user: without it the first import of everything is measured too.
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    child = subprocess.run(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True, timeout=CHILD_TIMEOUT)  # noqa: S603  our own module
+    child = subprocess.run(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True, timeout=seconds)  # noqa: S603  our own module
     return msgspec.json.decode(child.stdout.splitlines()[-1], type=dict[str, float])
 
 
