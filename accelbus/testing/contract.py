@@ -1,18 +1,4 @@
-"""One behaviour suite for every tracker, built-in or third-party: subclass `SinkContract` and say how to read back.
-
-::
-
-    pytest.register_assert_rewrite("accelbus.testing")  # in conftest.py
-
-
-    class TestMyTracker(SinkContract):
-        tracker_class = MyTracker
-
-        def read(self, logging_dir):
-            return ReadBack(points=[Point(step, key, value, seconds), ...], config={...})
-
-The tests use the tracker's real library and drive the class as delivery does; some of them in a process that is killed.
-"""
+"""The suite: what delivery relies on, and what a tracker says it keeps."""
 
 from __future__ import annotations
 
@@ -25,89 +11,20 @@ import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar
 
 import pytest
 
 from accelbus.events import STATUSES
-from accelbus.rundir import RunRecord
-from accelbus.tracking import GeneralTracker, Row, RunInfo, finish_with_status, make_tracker, overrides
-
-EPOCH_NS: Final = 1_767_139_200_000_000_000
-"""Wall clock of the rows in these tests: in the past, so that a tracker's own clock shows."""
-
-ODD_KEYS: Final = (
-    "a/b",
-    "a.b",
-    "a//b",
-    "../x",
-    "/x",
-    "a b",
-    "timing(s)/gen",
-    "mean@1",
-    "é",
-    "损失",
-    "🦀/loss",
-    "step",
-    "timestamp",
-    "_step",
-    "__x",
-    "x" * 600,
-    "x" * 599 + "y",
-    "line\nbreak",
-    "\0control\x1f",
-    "",
-    "%s",
-    'quote"\\',
-)
-"""What users name their metrics; trackers with a smaller alphabet map them, reversibly and without collisions."""
-
-RECORD_AT_ONCE: Final = {
-    "argv": ["train.py", "--lr", "0.1"],
-    "command": "python train.py --lr 0.1",
-    "executable": "/usr/bin/python",
-    "cwd": "/home/me",
-    "host": "node1",
-    "pid": 12,
-    "launcher": {"name": "torchrun", "world_size": 2},
-    "python": "3.13.1 (cpython)",
-    "environment": {"WORLD_SIZE": "2"},
-}
-"""The first part of a run record; see `GeneralTracker.store_run_record`."""
-RECORD: Final[dict[str, Any]] = {
-    "cpu": {"name": "Fast", "count": 8},
-    "memory_bytes": 2**34,
-    "os": "Linux",
-    "packages": {**{f"package-{number}": f"1.{number}" for number in range(300)}, "torch": "2.13.0"},
-    "git": {"commit": "c0ffee" * 6 + "c0de", "branch": "main", "remote": "https://example.org/it.git", "dirty": True, "untracked": ["é"]},
-    "patch": "diff --git a/x b/x\n" + "+line é\n" * 30_000,
-    "gpus": [{"name": "Big", "memory_mib": 81920, "driver": "570.1"}],
-    "torch": {"version": "2.13.0", "cuda": "12.8", "hip": None},
-}
-"""The other part, in which anything may be None."""
+from accelbus.testing.arrivals import ArrivalTests
+from accelbus.testing.driving import EPOCH_NS, made, row_of
+from accelbus.testing.reading import ReadBack
+from accelbus.testing.recognising import is_equal
+from accelbus.testing.samples import ODD_KEYS, RECORD, RECORD_AT_ONCE
+from accelbus.tracking import GeneralTracker, finish_with_status, overrides
 
 
-class Point(NamedTuple):
-    """One value as the tracker stored it."""
-
-    step: int
-    key: str
-    value: Any
-    time: float = 0.0
-    """Seconds."""
-
-
-class ReadBack(NamedTuple):
-    """What a tracker's own reader finds, under the keys that were logged."""
-
-    points: list[Point]
-    """In stored order."""
-    config: Mapping[str, Any] = {}
-    """{flat key: value}"""
-    status: str | None = None
-
-
-class SinkContract:
+class SinkContract(ArrivalTests):
     """What delivery relies on. Class attributes say where a tracker cannot do better."""
 
     tracker_class: ClassVar[type[GeneralTracker]]
@@ -140,7 +57,7 @@ class SinkContract:
 
     def open(self, logging_dir: Path, checkpoint: dict[str, Any]) -> GeneralTracker:
         """Return a started tracker, as delivery starts one."""
-        tracker = _made(self.tracker_class, logging_dir, self.init_kwargs, resumed=bool(checkpoint))
+        tracker = made(self.tracker_class, logging_dir, self.init_kwargs, resumed=bool(checkpoint))
         tracker.restore(checkpoint)
         tracker.start()
         return tracker
@@ -153,25 +70,25 @@ class SinkContract:
     def test_every_point_of_steps_in_any_order_is_stored(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """Steps 10, 5, 11, 11 leave three points, the last one with its newer value."""
         for step, value in ((10, 1.0), (5, 2.0), (11, 3.0), (11, 4.0)):
-            tracker.log_batch([_row(step, {"loss": value})])
+            tracker.log_batch([row_of(step, {"loss": value})])
             tracker.flush()
         tracker.finish()
         self._check(logging_dir, {(10, "loss"): 1.0, (5, "loss"): 2.0, (11, "loss"): 4.0})
 
     def test_a_changed_point_hides_no_other(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """A late value changes its own point; those that came before and after it stay."""
-        tracker.log_batch([_row(step, {"loss": float(step), "lr": 0.5}) for step in range(6)])
+        tracker.log_batch([row_of(step, {"loss": float(step), "lr": 0.5}) for step in range(6)])
         tracker.flush()
-        tracker.log_batch([_row(2, {"loss": 20.0}), _row(6, {"loss": 6.0, "lr": 0.5})])
+        tracker.log_batch([row_of(2, {"loss": 20.0}), row_of(6, {"loss": 6.0, "lr": 0.5})])
         tracker.finish()
         losses = {0: 0.0, 1: 1.0, 2: 20.0, 3: 3.0, 4: 4.0, 5: 5.0, 6: 6.0}
         self._check(logging_dir, {(step, "loss"): loss for step, loss in losses.items()} | {(step, "lr"): 0.5 for step in losses})
 
     def test_calls_of_one_step_add_up(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """Different keys logged at the same step in several calls are all there."""
-        tracker.log_batch([_row(3, {"loss": 1.0}), _row(3, {"accuracy": 0.5})])
+        tracker.log_batch([row_of(3, {"loss": 1.0}), row_of(3, {"accuracy": 0.5})])
         tracker.flush()
-        tracker.log_batch([_row(3, {"lr": 0.25})])
+        tracker.log_batch([row_of(3, {"lr": 0.25})])
         tracker.finish()
         self._check(logging_dir, {(3, "loss"): 1.0, (3, "accuracy"): 0.5, (3, "lr"): 0.25})
 
@@ -185,47 +102,47 @@ class SinkContract:
     def test_numbers_that_are_not_finite_stay_so(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """NaN and both infinities come back as they went in, never as 0 or nothing."""
         values = {"nan": math.nan, "inf": math.inf, "minus": -math.inf, "one": 1.0}
-        tracker.log_batch([_row(1, values)])
+        tracker.log_batch([row_of(1, values)])
         tracker.finish()
         self._check(logging_dir, {(1, key): value for key, value in values.items()})
 
     def test_numbers_of_all_kinds_come_back_as_numbers(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """Booleans count as 0 and 1; integers, small and large floats keep their value."""
         values = {"true": True, "false": False, "zero": 0, "negative": -3, "int": 2**53 + 1, "small": 1e-30, "large": -1e30}
-        tracker.log_batch([_row(1, values)])
+        tracker.log_batch([row_of(1, values)])
         tracker.finish()
         self._check(logging_dir, {(1, key): value for key, value in values.items()})
 
     def test_large_steps_are_exact(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """Steps count tokens as well as batches."""
         steps = (0, 1, 127, 128, 2**31, 2**40 + 1)
-        tracker.log_batch([_row(step, {"loss": 1.0}) for step in steps])
+        tracker.log_batch([row_of(step, {"loss": 1.0}) for step in steps])
         tracker.finish()
         self._check(logging_dir, {(step, "loss"): 1.0 for step in steps})
 
     def test_text_is_kept(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """Text comes back unchanged, also text that looks like a number, beside numbers."""
         values = {"note": "première **ligne**\nзавершено 🦀", "word": "NaN", "loss": 1.0, "empty": ""}
-        tracker.log_batch([_row(1, values)])
+        tracker.log_batch([row_of(1, values)])
         tracker.finish()
         self._check(logging_dir, {(1, key): value for key, value in values.items()})
 
     def test_a_list_is_kept(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """A list of numbers comes back as that list, in whatever form the tracker has."""
-        tracker.log_batch([_row(1, {"betas": [0.5, 2, 0.25]})])
+        tracker.log_batch([row_of(1, {"betas": [0.5, 2, 0.25]})])
         tracker.finish()
         self._check(logging_dir, {(1, "betas"): [0.5, 2, 0.25]})
 
     def test_odd_keys_stay_apart(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """Long, non-ASCII, reserved and path-like keys each keep their own value."""
-        tracker.log_batch([_row(1, {key: float(index) for index, key in enumerate(ODD_KEYS)})])
+        tracker.log_batch([row_of(1, {key: float(index) for index, key in enumerate(ODD_KEYS)})])
         tracker.finish()
         self._check(logging_dir, {(1, key): float(index) for index, key in enumerate(ODD_KEYS)})
 
     def test_many_keys_are_all_stored(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """A row of 2,000 values is no special case."""
         values = {f"layer{index}/norm": float(index) for index in range(2000)}
-        tracker.log_batch([_row(1, values), _row(2, values)])
+        tracker.log_batch([row_of(1, values), row_of(2, values)])
         tracker.finish()
         self._check(logging_dir, {(step, key): value for step in (1, 2) for key, value in values.items()})
 
@@ -233,7 +150,7 @@ class SinkContract:
         """Curves over wall time show when the rank logged, not when we delivered."""
         if not self.keeps_time:
             pytest.skip("this tracker stamps values itself")
-        tracker.log_batch([_row(1, {"loss": 1.0}), _row(2, {"loss": 1.0})])
+        tracker.log_batch([row_of(1, {"loss": 1.0}), row_of(2, {"loss": 1.0})])
         tracker.finish()
         times = [point.time for point in self.read(logging_dir).points]
         assert times == pytest.approx([EPOCH_NS / 1e9 + 1, EPOCH_NS / 1e9 + 2], abs=0.001, rel=0)
@@ -251,7 +168,7 @@ class SinkContract:
                 "seed": 2**60,
             }
         )
-        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.log_batch([row_of(1, {"loss": 1.0})])
         tracker.finish()
         config = self.read(logging_dir).config
         assert {"lr", "model/depth", "model/name", "betas", "resume", "amp", "clip", "seed"} <= set(config)
@@ -261,7 +178,7 @@ class SinkContract:
     def test_a_later_configuration_replaces_the_first(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """Updates in the middle of a run are seen by who opens the run afterwards."""
         tracker.store_init_configuration({"lr": 0.1})
-        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.log_batch([row_of(1, {"loss": 1.0})])
         tracker.flush()
         tracker.store_init_configuration({"lr": 0.2, "warmup": 10})
         tracker.finish()
@@ -273,7 +190,7 @@ class SinkContract:
         """It comes in parts, things may be unknown or large, and none of it disturbs the points."""
         for unknown in (RECORD_AT_ONCE, {**RECORD_AT_ONCE, **dict.fromkeys(RECORD)}):
             tracker.store_run_record(unknown)
-        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.log_batch([row_of(1, {"loss": 1.0})])
         tracker.flush()
         tracker.store_run_record({**RECORD_AT_ONCE, **RECORD})
         tracker.finish()
@@ -284,7 +201,7 @@ class SinkContract:
     def test_console_output_is_kept(self, tracker: GeneralTracker, logging_dir: Path, tmp_path: Path) -> None:
         """Lines come in batches between rows, long ones, empty ones and whatever characters they have."""
         tracker.log_console(["one", "", "x" * 1000])
-        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.log_batch([row_of(1, {"loss": 1.0})])
         tracker.log_console(["损失 \x00 \\udcff", "the last line of all"])
         tracker.flush()
         tracker.finish()
@@ -295,7 +212,7 @@ class SinkContract:
     @pytest.mark.parametrize("status", STATUSES)
     def test_every_status_finishes_a_run(self, tracker: GeneralTracker, logging_dir: Path, status: str) -> None:
         """A run ends with the status it has, and what was logged is there."""
-        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.log_batch([row_of(1, {"loss": 1.0})])
         finish_with_status(tracker, status)
         self._check(logging_dir, {(1, "loss"): 1.0})
         found = self.read(logging_dir).status
@@ -315,16 +232,16 @@ class SinkContract:
         trackers = [self.open(tmp_path / name, {}) for name in ("one", "two")]
         for step in range(3):
             for index, tracker in enumerate(trackers):
-                tracker.log_batch([_row(step, {"loss": float(10 * index + step)})])
+                tracker.log_batch([row_of(step, {"loss": float(10 * index + step)})])
         for index, name in enumerate(("one", "two")):
             trackers[index].finish()
             self._check(tmp_path / name, {(step, "loss"): float(10 * index + step) for step in range(3)})
 
     def test_a_newer_attempt_replaces_steps(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """A resume at an earlier step shows the newer value where there are two, and loses none of the rest."""
-        tracker.log_batch([_row(step, {"loss": float(step)}) for step in range(5)])
+        tracker.log_batch([row_of(step, {"loss": float(step)}) for step in range(5)])
         tracker.flush()
-        tracker.log_batch([_row(step, {"loss": 10.0 + step}, attempt=1) for step in (3, 4, 5)])
+        tracker.log_batch([row_of(step, {"loss": 10.0 + step}, attempt=1) for step in (3, 4, 5)])
         tracker.finish()
         self._check(
             logging_dir, {(0, "loss"): 0.0, (1, "loss"): 1.0, (2, "loss"): 2.0, (3, "loss"): 13.0, (4, "loss"): 14.0, (5, "loss"): 15.0}
@@ -335,15 +252,15 @@ class SinkContract:
         if not overrides(tracker, "log_batch"):
             pytest.skip("delivery logs row by row")
         with pytest.raises((TypeError, ValueError)):
-            tracker.log_batch([_row(1, {"loss": 1.0}), _row(2, {"loss": object()})])
-        tracker.log_batch([_row(1, {"loss": 1.0})])
-        tracker.log_batch([_row(3, {"loss": 3.0})])
+            tracker.log_batch([row_of(1, {"loss": 1.0}), row_of(2, {"loss": object()})])
+        tracker.log_batch([row_of(1, {"loss": 1.0})])
+        tracker.log_batch([row_of(3, {"loss": 3.0})])
         tracker.finish()
         self._check(logging_dir, {(1, "loss"): 1.0, (3, "loss"): 3.0}, once=True)
 
     def test_logging_before_start_is_refused(self, logging_dir: Path) -> None:
         """A value that would go nowhere raises."""
-        tracker = _made(self.tracker_class, logging_dir, self.init_kwargs)
+        tracker = made(self.tracker_class, logging_dir, self.init_kwargs)
         with pytest.raises(Exception, match="start"):
             tracker.log({"loss": 1.0}, step=1)
 
@@ -361,7 +278,7 @@ class SinkContract:
             pytest.skip("durable only after finish; delivery feeds it again")
         checkpoint = self._killed(logging_dir, "checkpoint", "log", *([after] if after != "log" else []))
         tracker = self.open(logging_dir, checkpoint)
-        tracker.log_batch([_row(step, {"损失": float(step)}) for step in range(10, 25)])
+        tracker.log_batch([row_of(step, {"损失": float(step)}) for step in range(10, 25)])
         tracker.finish()
         once = overrides(tracker, "checkpoint") and not self.keeps_replaced
         self._check(logging_dir, {(step, "损失"): float(step) for step in range(25)}, once=once)
@@ -370,17 +287,17 @@ class SinkContract:
         """Killed before its first cursor and fed everything again: each point once."""
         self._killed(logging_dir, "flush")
         tracker = self.open(logging_dir, {})
-        tracker.log_batch([_row(step, {"损失": float(step)}) for step in range(12)])
+        tracker.log_batch([row_of(step, {"损失": float(step)}) for step in range(12)])
         tracker.finish()
         self._check(logging_dir, {(step, "损失"): float(step) for step in range(12)}, once=overrides(tracker, "checkpoint"))
 
     def test_a_finished_run_can_go_on(self, tracker: GeneralTracker, logging_dir: Path) -> None:
         """A resumed job opens the run where the first one closed it."""
-        tracker.log_batch([_row(1, {"loss": 1.0})])
+        tracker.log_batch([row_of(1, {"loss": 1.0})])
         tracker.flush()
         tracker.finish("failed")
         resumed = self.open(logging_dir, tracker.checkpoint() if overrides(tracker, "checkpoint") else {})
-        resumed.log_batch([_row(2, {"loss": 2.0}, attempt=1)])
+        resumed.log_batch([row_of(2, {"loss": 2.0}, attempt=1)])
         resumed.finish("finished")
         self._check(logging_dir, {(1, "loss"): 1.0, (2, "loss"): 2.0}, once=True)
         assert self.read(logging_dir).status in {None, "finished"}
@@ -391,7 +308,7 @@ class SinkContract:
         found = {(point.step, point.key): point.value for point in points}
         assert found.keys() == expected.keys()
         for name, value in expected.items():
-            assert _equal(found[name], value, self.tolerance), f"{name}: expected {value!r}, found {found[name]!r}"
+            assert is_equal(found[name], value, self.tolerance), f"{name}: expected {value!r}, found {found[name]!r}"
         if once:
             assert len(points) == len(found), "a point is stored twice"
 
@@ -432,21 +349,6 @@ class SinkContract:
         return subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe)  # noqa: S603  the command is ours
 
 
-def state_dir(logging_dir: Path) -> Path:
-    """Return where `SinkContract` lets a tracker keep its ids and caches."""
-    return logging_dir.with_name(logging_dir.name + "-state")
-
-
-def _made(
-    tracker_class: type[GeneralTracker], logging_dir: Path, init_kwargs: Mapping[str, Any], *, resumed: bool = False
-) -> GeneralTracker:
-    """Return a tracker as delivery makes one."""
-    run_id = f"contract-{logging_dir.name}"
-    tracker = make_tracker(tracker_class, RunRecord(run_id=run_id, project="contract"), logging_dir, init_kwargs)
-    tracker.run_info = RunInfo(run_id, "contract", run_id, resumed=resumed, state_dir=state_dir(logging_dir), output_dir=logging_dir)
-    return tracker
-
-
 def _contents(path: Path) -> Iterator[bytes]:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -455,51 +357,4 @@ def _contents(path: Path) -> Iterator[bytes]:
         yield path.read_bytes()
 
 
-def _row(step: int, values: Mapping[str, Any], attempt: int = 0) -> Row:
-    return Row(step, dict(values), EPOCH_NS + step * 1_000_000_000, attempt)
-
-
-def _equal(found: Any, expected: Any, tolerance: float) -> bool:
-    if isinstance(expected, str):
-        return bool(found == expected)
-    if isinstance(expected, list):
-        return len(found) == len(expected) and all(_equal(*pair, tolerance) for pair in zip(found, expected, strict=True))
-    if isinstance(found, str):
-        return False
-    return (math.isnan(found) and math.isnan(expected)) or math.isclose(found, expected, rel_tol=tolerance, abs_tol=0)
-
-
-def _live(path: str, logging_dir: str, init_kwargs: dict[str, Any], script: Iterable[str]) -> None:
-    """What the children of `SinkContract` do: end as told with ``["feed"]``, else kill themselves."""
-    from accelbus.tracking import load_tracker_class  # noqa: PLC0415  only the child loads by path
-
-    # As in delivery, what a library prints is no report.
-    report = os.dup(1)
-    os.dup2(2, 1)
-    tracker_class = load_tracker_class(path)
-    os.environ.update(tracker_class.environment(state_dir(Path(logging_dir)), os.environ))
-    tracker = _made(tracker_class, Path(logging_dir), init_kwargs)
-    tracker.restore({})
-    tracker.start()
-    if script == ["feed"]:
-        for line in sys.stdin:
-            step, values = json.loads(line)
-            tracker.log_batch([_row(step, values)])
-            os.write(report, b"ok\n")
-        tracker.finish()
-        return
-    tracker.log_batch([_row(step, {"损失": float(step)}) for step in range(10)])
-    for order in script:
-        if order == "log":
-            tracker.log_batch([_row(step, {"损失": -1.0}) for step in range(10, 20)])
-        if order in {"flush", "checkpoint"}:
-            tracker.flush()
-        if order == "checkpoint":
-            os.write(report, json.dumps(tracker.checkpoint()).encode() + b"\n")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    _live(**json.loads(sys.argv[1]))
-
-__all__ = ["EPOCH_NS", "ODD_KEYS", "Point", "ReadBack", "SinkContract", "state_dir"]
+__all__ = ["SinkContract"]
