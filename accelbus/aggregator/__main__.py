@@ -16,7 +16,9 @@ from pathlib import Path
 
 import anyio
 
-from accelbus.aggregator.server import BusProcess
+from accelbus.aggregator.faults import Faults
+from accelbus.aggregator.run import ServedRun
+from accelbus.aggregator.server import BusServer
 from accelbus.aggregator.socket import RouterSocket
 from accelbus.config import Tuning, from_environment
 from accelbus.recordlock import try_lock
@@ -49,24 +51,32 @@ def main(arguments: list[str] | None = None) -> int:
 
 async def _serve(run_dir: RunDir, endpoint: str, tuning: Tuning) -> bool:
     """Serve the run; True when somebody came too late for that, and it must be served again."""
-    socket = RouterSocket(endpoint, max_message=tuning.frame_bytes, receive_burst=tuning.receive_burst)
-    bus = BusProcess(run_dir, socket, tuning=tuning)
+    faults = Faults()
+    socket = RouterSocket(endpoint, max_message=tuning.frame_bytes, receive_burst=tuning.receive_burst, on_malformed=faults.drop_malformed)
+    run = ServedRun(run_dir, socket.send, faults, tuning=tuning)
+    server = BusServer(socket, faults)
     _log.info("serving run %s", run_dir.run_id)
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_watch_signals, bus)
-            await bus.serve()
+            tasks.start_soon(_watch_signals, run)
+            await run.adopt()
+            server.add(run)
+            async with anyio.create_task_group() as serving:
+                serving.start_soon(server.serve)
+                await run.serve()
+                serving.cancel_scope.cancel()
+            await run.close()
             tasks.cancel_scope.cancel()
     finally:
         socket.close()
     _log.info("leaving run %s", run_dir.run_id)
-    return bus.has_missed_somebody()
+    return run.has_missed_somebody()
 
 
-async def _watch_signals(bus: BusProcess) -> None:
+async def _watch_signals(run: ServedRun) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
-            first = bus.terminate()
+            first = run.terminate()
             _log.info(
                 "%s: %s",
                 signal.Signals(number).name,

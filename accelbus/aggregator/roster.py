@@ -55,16 +55,12 @@ class Roster:
         self._path = path
         self._attempts = AttemptTable()
         self.members: dict[bytes, Member] = {}
-        self.peers: dict[bytes, bytes] = {}
-        """{routing id: producer}"""
-        self.peer_of: dict[bytes, bytes] = {}
-        self.wants_notices: set[bytes] = set()
         self.heard_at: dict[bytes, float] = {}
         self._changed = False
         self.is_new = not self._load()
         """There is no list, or none that can be read; see `recall`."""
 
-    def join(self, hello: Hello, peer: bytes | None) -> tuple[Member, ProducerJoined | None]:
+    def join(self, hello: Hello) -> tuple[Member, ProducerJoined | None]:
         """Take in whoever says *hello*; the record is to be written when the producer is new to the run."""
         member = self.members.get(hello.producer)
         joined = None
@@ -82,11 +78,6 @@ class Roster:
         member.may_restart = member.may_restart or hello.may_restart
         member.through_seq = max(member.through_seq, hello.base_seq - 1)
         member.last_seq = max(member.last_seq, hello.last_seq)
-        if peer is not None:
-            self._forget_peer(member.producer)
-            self.peers[peer], self.peer_of[member.producer] = member.producer, peer
-            if hello.main:
-                self.wants_notices.add(member.producer)
         self.heard(member)
         self._changed = True
         return member, joined
@@ -139,10 +130,6 @@ class Roster:
     def status(self) -> str:
         """Return the run's status: its worst rank's. Ranks that were stopped because another one failed do not count."""
         return worst_status([member.status or "killed" for member in self.trainers() if member.state not in LIVE])
-
-    def by_peer(self, peer: bytes) -> Member | None:
-        producer = self.peers.get(peer)
-        return None if producer is None else self.members[producer]
 
     @staticmethod
     def state_record(member: Member) -> ProducerState:
@@ -199,8 +186,3 @@ class Roster:
             self.members[member.producer] = member
             if member.state in LIVE:
                 self.heard_at[member.producer] = time.monotonic()
-
-    def _forget_peer(self, producer: bytes) -> None:
-        peer = self.peer_of.pop(producer, None)
-        if peer is not None:
-            self.peers.pop(peer, None)

@@ -6,6 +6,8 @@ future.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anyio
 import zmq
 
@@ -16,13 +18,20 @@ _SAFETY_TIMEOUT = 1.0
 
 
 class RouterSocket:
-    """A ROUTER bound to one endpoint, owned by one task."""
+    """A ROUTER bound to one endpoint, owned by one task.
 
-    def __init__(self, endpoint: str, *, max_message: int, receive_burst: int) -> None:
+    Args:
+        endpoint: to bind to.
+        max_message: bytes of a body.
+        receive_burst: most messages that `receive` returns.
+        on_malformed: called for each message that is not one frame.
+    """
+
+    def __init__(self, endpoint: str, *, max_message: int, receive_burst: int, on_malformed: Callable[[], None]) -> None:
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
         self._burst = receive_burst
-        self.malformed = 0
+        self._on_malformed = on_malformed
         self.undeliverable = 0
         for option, value in (
             (zmq.LINGER, 0),
@@ -74,5 +83,5 @@ class RouterSocket:
             if len(parts) == 2:  # peer and payload
                 messages.append((parts[0], parts[1]))
             else:
-                self.malformed += 1
+                self._on_malformed()
         return messages

@@ -61,7 +61,7 @@ def test_another_host_goes_on_with_the_next_attempt_and_waits_for_nobody_elsewhe
     assert roster.is_new
     roster.recall(recall(tmp_path, tuning=Tuning()))
     assert not roster.members
-    member, record = roster.join(hello(3, 0, b"N" * 16), None)
+    member, record = roster.join(hello(3, 0, b"N" * 16))
     assert member.attempt == 1
     assert record is not None
     roster.save()
