@@ -11,13 +11,17 @@ A point, one value for a key and step over the ranks of an attempt, is emitted
 - ``late_after`` after its first value, whatever is missing;
 - when the run is closed, or when open points outgrow their bound (counted as ``forced``).
 
+Points of one key and attempt leave in step order, because trackers drop, refuse or misplace what goes back: a point that is ready is
+held, within its own ``late_after``, by an open point of its key at a lower step, and one that has to leave takes those with it. Only a
+value that comes when a higher step of its key has left makes a point that goes back.
+
 A value that comes after its point was emitted changes the point, which is emitted again, as long as it is within the horizon;
 after that it becomes a point ``late/<key>`` of its own. Either way it is counted as ``late``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -214,12 +218,15 @@ class View:
         if item.role == TRAINER and attempt is not None and item.attempt == attempt.number and attempt.leave(item.rank, producer):
             self._release((item.rank,), list(self._open))
 
+    def _meet(self, item: Item) -> None:
+        """A rank logs, which may be the first word of it."""
+        attempt = self._attempt
+        if attempt is None or item.attempt > attempt.number or (item.attempt == attempt.number and item.rank not in attempt.seen):
+            self._hear(item, item.producer, item.role, 0)
+
     def _reach(self, item: Item, step: int) -> None:
         """A rank has come to *step*: points before it wait for it no longer."""
         attempt, rank = self._attempt, item.rank
-        if attempt is None or item.attempt > attempt.number or (item.attempt == attempt.number and rank not in attempt.seen):
-            self._hear(item, item.producer, item.role, 0)
-            attempt = self._attempt
         if attempt is None or item.attempt != attempt.number:
             return
         before = attempt.reached.get(rank)
@@ -232,7 +239,7 @@ class View:
         for point in points:
             point.missing.difference_update(ranks)
             if not point.missing:
-                self._emit(point)
+                self._emit_ready(point.key)
 
     # What values do
 
@@ -242,11 +249,20 @@ class View:
         counts.read += len(event.values)
         who = self._contributors.number(item.role, item.rank)
         step = event.step if event.step is not None else self._contributors.auto_step(who, attempt, event.auto_step)
-        if who < OTHER_ROLES:
-            self._reach(item, step)
+        is_trainer = who < OTHER_ROLES
+        if is_trainer:
+            self._meet(item)
         if event.sinks and self._sink is not None and self._sink not in event.sinks:
             counts.filtered += len(event.values)
-            return
+        else:
+            self._apply_values(event, attempt, step, who, counts)
+        if is_trainer:
+            # After its values: what it makes ready must not overtake them.
+            self._reach(item, step)
+        if self._open.cost > self._size:
+            self._force()
+
+    def _apply_values(self, event: Metrics, attempt: int, step: int, who: int, counts: Counts) -> None:
         if event.log_kwargs is not None and self._sink is not None and (given := event.log_kwargs.get(self._sink)):
             self.keywords.add(attempt, step, who, given)
         self._awaited_in_event.clear()
@@ -258,8 +274,6 @@ class View:
                 self._contribute(point, who, counts, value, event.time_ns)
             else:
                 self._apply_value(attempt, step, key, who, counts, value, event.time_ns)
-        if self._open.cost > self._size:
-            self._force()
 
     def _apply_value(self, attempt: int, step: int, key: str, who: int, counts: Counts, value: Value, time_ns: int) -> None:
         """Take a value that no open point waits for."""
@@ -292,6 +306,9 @@ class View:
         point = OpenPoint(number, step, key, self._now_ns, time_ns, {who: value}, missing, waits_for_all, new_cost(key, value))
         if missing:
             self._open.add(point)
+        elif attempt is not None and number == attempt.number and self._open.has(key):
+            self._open.add(point)
+            self._emit_ready(key)
         else:
             self._settle(point)
 
@@ -314,7 +331,7 @@ class View:
             assert self._attempt is not None
             point.missing |= self._attempt.awaited(point.step, None) - point.values.keys()
         if not point.missing:
-            self._emit(point)
+            self._emit_ready(point.key)
 
     def _change(self, emitted: EmittedPoint, who: int, counts: Counts, value: Value, time_ns: int) -> None:
         """Emit a point again with a value that came late."""
@@ -329,10 +346,11 @@ class View:
         counts.emitted += 1
         emitted.time_ns = min(emitted.time_ns, time_ns)
         self._horizon.change(emitted, {used: _remembered(candidates[used]) for used in reduced.used})
-        self._usual.remember(emitted.key, emitted.attempt, emitted.values.keys())
         contributions = {self._contributors.rank(who): 1}
         place = (emitted.attempt, emitted.step, emitted.key)
         self._points.append(Point(*place, reduced.value, emitted.time_ns, len(reduced.used), contributions))
+        self._learn(emitted.key, emitted.attempt, emitted.values.keys())
+        self._emit_ready(emitted.key)
 
     def _emit_apart(self, point: Point, counts: Counts) -> None:
         """Emit a value whose point can no longer change under a key of its own."""
@@ -344,14 +362,36 @@ class View:
     # What becomes of points
 
     def _emit(self, point: OpenPoint) -> None:
-        """Take *point* out of the open ones and settle it."""
-        self._open.remove(point)
-        self._settle(point)
+        """Emit *point*, ready or not, behind those of its key at lower steps."""
+        for leaving in self._open.up_to(point):
+            self._open.remove(leaving)
+            self._settle(leaving)
+        self._emit_ready(point.key)
+
+    def _emit_ready(self, key: str) -> None:
+        """Emit the points of *key* that wait for nobody, up to the first one that does."""
+        while (first := self._open.first(key)) is not None and not first.missing:
+            self._open.remove(first)
+            self._settle(first)
+
+    def _learn(self, key: str, attempt: int, contributors: Collection[int]) -> None:
+        """*contributors* have made a point of *key*: they are whom its open points wait for, as if these had been opened now."""
+        former = self._usual.get(key, attempt)
+        if not self._usual.remember(key, attempt, contributors) or self._attempt is None or attempt != self._attempt.number:
+            return
+        usual = self._usual.get(key, attempt)
+        for point in self._open.of_key(key):
+            if not point.waits_for_all:
+                # Those who are usual no longer may have left out one step only: they are waited for where they were.
+                point.missing |= self._attempt.awaited(point.step, usual - former) - point.values.keys()
+            elif all(who in usual or who >= OTHER_ROLES for who in point.values):
+                point.waits_for_all = False
+                point.missing &= usual
 
     def _settle(self, point: OpenPoint) -> None:
         """Reduce *point* to its value, emit it and remember what late values need."""
         attempt, step, key, values = point.attempt, point.step, point.key, point.values
-        self._usual.remember(key, attempt, values.keys())
+        self._learn(key, attempt, values.keys())
         reduced = self._rules.reduce(key, values)
         if reduced is None:
             return

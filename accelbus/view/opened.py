@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -32,13 +33,15 @@ class OpenPoint(msgspec.Struct, array_like=True, gc=False):
 
 
 class OpenPoints:
-    """The open points, found by place, by step and by age. All belong to the newest attempt: nothing waits for older ranks."""
+    """The open points, found by place, by step, by key and by age. All belong to the newest attempt: nothing waits for older ranks."""
 
     def __init__(self) -> None:
         # {(step, key): point}, oldest first: deadlines are met from the front.
         self._points: OrderedDict[tuple[int, str], OpenPoint] = OrderedDict()
         # {step: {key: point}}
         self._steps: dict[int, dict[str, OpenPoint]] = {}
+        # {key: its steps, growing}
+        self._keys: dict[str, list[int]] = {}
         self.cost = 0
         """Bytes all of them take in a cursor."""
 
@@ -55,12 +58,35 @@ class OpenPoints:
     def oldest(self) -> OpenPoint | None:
         return next(iter(self._points.values()), None)
 
+    def has(self, key: str) -> bool:
+        """Whether a point of *key* is open."""
+        return key in self._keys
+
+    def first(self, key: str) -> OpenPoint | None:
+        """Return the point of *key* with the lowest step."""
+        steps = self._keys.get(key)
+        return None if steps is None else self._points[steps[0], key]
+
+    def of_key(self, key: str) -> list[OpenPoint]:
+        """Return the points of *key* in step order."""
+        return [self._points[step, key] for step in self._keys.get(key, ())]
+
+    def up_to(self, point: OpenPoint) -> list[OpenPoint]:
+        """Return the points of its key up to and with *point*, in step order."""
+        steps = self._keys[point.key]
+        return [self._points[step, point.key] for step in steps[: bisect_right(steps, point.step)]]
+
     def add(self, point: OpenPoint) -> None:
         self._points[point.step, point.key] = point
         keys = self._steps.get(point.step)
         if keys is None:
             keys = self._steps[point.step] = {}
         keys[point.key] = point
+        steps = self._keys.get(point.key)
+        if steps is None:
+            self._keys[point.key] = [point.step]
+        else:
+            insort(steps, point.step)
         self.cost += point.cost
 
     def remove(self, point: OpenPoint) -> None:
@@ -69,6 +95,10 @@ class OpenPoints:
         del keys[point.key]
         if not keys:
             del self._steps[point.step]
+        steps = self._keys[point.key]
+        del steps[bisect_left(steps, point.step)]
+        if not steps:
+            del self._keys[point.key]
         self.cost -= point.cost
 
     def put(self, point: OpenPoint, who: int, value: Value) -> Value:

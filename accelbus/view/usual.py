@@ -41,14 +41,18 @@ class Usual:
         known = self._keys.get(key)
         return known[1] if known is not None and known[0] == attempt else NOBODY
 
-    def remember(self, key: str, attempt: int, contributors: Iterable[int]) -> None:
-        """*contributors*, a set or a dictionary's keys, have just made a point of *key*. Older attempts teach nothing."""
+    def remember(self, key: str, attempt: int, contributors: Iterable[int]) -> bool:
+        """*contributors*, a set or a dictionary's keys, have just made a point of *key*; return whether that is news.
+
+        Older attempts teach nothing.
+        """
         known = self._keys.get(key)
         if known is not None and (attempt < known[0] or (attempt == known[0] and known[1] == contributors)):
-            return
+            return False
         if known is None and len(self._keys) >= KEYS:
             del self._keys[next(iter(self._keys))]
         self._keys[key] = (attempt, self._shared(frozenset(contributors)))
+        return True
 
     def _shared(self, members: frozenset[int]) -> frozenset[int]:
         if len(self._sets) > _SETS:

@@ -64,7 +64,7 @@ class TestAsSoonAsPossible:
         assert short(merged.feed([log(2, 2, {"k": 3.0}, at=5.0)])) == [(2, "k", 2.0)]
 
     def test_points_come_in_the_order_in_which_they_became_ready(self):
-        """A slow step does not hold back a later one."""
+        """A slow step does not hold back a later one of another key."""
         merged = view()
         points = merged.feed([*starts(2), log(0, 1, {"a": 1.0}), log(0, 2, {"b": 1.0}), log(1, 1, {"a": 1.0}), log(1, 2, {"b": 2.0})])
         assert short(points) == [(1, "a", 1.0), (2, "b", 1.5)]
