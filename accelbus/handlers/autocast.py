@@ -49,7 +49,8 @@ class AutocastKwargs(KwargsHandler):
             if self.enabled and self.to_kwargs():
                 self.warn_no_effect('has no effect with mixed precision "no"')
             return contextlib.nullcontext()
-        return torch.autocast(device_type or current_device_type(), dtype=chosen, **self.to_kwargs())
+        settings = self.kwargs_for(torch.autocast, AutocastKwargs)
+        return torch.autocast(device_type or current_device_type(), dtype=chosen, **settings)
 
 
 def _dtype(wanted: object) -> torch.dtype | str | None:

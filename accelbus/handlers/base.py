@@ -8,14 +8,14 @@ import enum
 import inspect
 import os
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any, Self
 
 from accelbus.handlers.fields import CHECK, FieldTypeError, meant
 
 _said: set[tuple[str, str]] = set()
-"""{(class, reason)}: what this process has warned about."""
+"""{(subject, reason)}: what this process has warned about."""
 
 
 class NoEffectWarning(UserWarning):
@@ -78,6 +78,17 @@ class KwargsHandler:
             if name in self._given or name not in defaults or not _equal(value, defaults[name])
         }
 
+    def kwargs_for(self, function: Callable[..., object], kind: type[KwargsHandler]) -> dict[str, Any]:  # Any: the fields' types
+        """Return `to_kwargs` without what *function* does not take: fields that a subclass of *kind* has added, or that torch has dropped.
+
+        The latter are warned about.
+        """
+        taken, ours = inspect.signature(function).parameters, _origins(kind)
+        chosen = self.to_kwargs()
+        for name in [name for name in chosen if name in ours and name not in taken]:
+            self.warn_no_effect(f"has no effect with {name!r}: {function.__name__} of this torch has no such argument", stacklevel=3)
+        return {name: value for name, value in chosen.items() if name in taken}
+
     def settings(self) -> dict[str, Any]:  # Any: plain data
         """Return what is in force as plain data (numbers, text, lists, mappings), durations in seconds: for a run's configuration."""
         return {name: plain(getattr(self, name)) for name in _origins(type(self))}
@@ -89,16 +100,20 @@ class KwargsHandler:
             reason: what is said after the handler's name.
             stacklevel: whose line is shown; 2 is the caller of this method.
         """
-        key = (type(self).__name__, reason)
-        if key not in _said:
-            _said.add(key)
-            warnings.warn(f"{key[0]} {reason}", NoEffectWarning, stacklevel=stacklevel + 1)
+        warn_no_effect(type(self).__name__, reason, stacklevel + 1)
 
     @property
     def _given(self) -> frozenset[str]:
         """Names of the fields that were set, by the constructor's caller or later."""
         given: frozenset[str] = self.__dict__["_given"]
         return given
+
+
+def warn_no_effect(subject: str, reason: str, stacklevel: int = 2) -> None:
+    """Warn, once per process, that *subject* changes nothing, and why; *stacklevel* 2 is the caller's line."""
+    if (subject, reason) not in _said:
+        _said.add((subject, reason))
+        warnings.warn(f"{subject} {reason}", NoEffectWarning, stacklevel=stacklevel + 1)
 
 
 def plain(value: Any) -> Any:  # Any: from any field to plain data

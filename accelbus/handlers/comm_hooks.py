@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelbus.errors import ConfigurationError
+from accelbus.handlers.base import warn_no_effect
 from accelbus.handlers.fields import integer, meant, one_of, wrong_type
 from accelbus.handlers.process import require_torch
 
@@ -102,12 +103,12 @@ def wrapper_type(label: str, value: Any) -> DDPCommunicationHookType:  # Any: th
 
 
 def check_options(label: str, hook: DDPCommunicationHookType | Hook, options: Options) -> None:
-    """Check *options* for *hook*, without torch unless one is not known here.
+    """Check *options* for *hook*, without torch unless one is not known here. Those of another hook are fine: they have no effect.
 
     Raises:
         ConfigurationError: an option is unknown, missing, or makes no sense.
     """
-    for name in options.keys() - _known_options(hook):
+    for name in options.keys() - _known_options(hook) - _foreign_options(hook):
         torch_knows = _options_of_torch(hook)
         if name not in torch_knows:
             known = sorted(torch_knows | _known_options(hook))
@@ -141,6 +142,9 @@ def register_comm_hook(
     require_torch()
     hook, wrapper, options = hook_type("comm_hook", hook), wrapper_type("comm_wrapper", wrapper), options or {}
     check_options("comm_state_option", hook, options)
+    if unused := options.keys() & _foreign_options(hook):
+        warn_no_effect(f"comm_state_option {', '.join(sorted(unused))}", f'has no effect with comm_hook="{hook}"', stacklevel=3)
+        options = {name: value for name, value in options.items() if name not in unused}
     if hook == DDPCommunicationHookType.NO:
         return None
     function, state = _function(hook), _state(hook, options)
@@ -167,6 +171,13 @@ def _known_options(hook: DDPCommunicationHookType | Hook) -> set[str]:
             return {GROUP}
         case _:
             return {"state"}
+
+
+def _foreign_options(hook: DDPCommunicationHookType | Hook) -> set[str]:
+    """Return the options of other named hooks: scripts that choose the hook by an argument keep them all."""
+    if not isinstance(hook, DDPCommunicationHookType):
+        return set()
+    return (POWER_SGD_OPTIONS | LOCAL_SGD_OPTIONS) - _known_options(hook)
 
 
 def _options_of_torch(hook: DDPCommunicationHookType | Hook) -> set[str]:

@@ -105,14 +105,10 @@ class DistributedDataParallelKwargs(KwargsHandler):
         """Return the arguments as the installed torch names them."""
         from torch.nn.parallel import DistributedDataParallel
 
-        known = inspect.signature(DistributedDataParallel).parameters
-        chosen = self.to_kwargs()
+        chosen = self.kwargs_for(DistributedDataParallel, DistributedDataParallelKwargs)
         # torch 2.13 warns about the old name. Only True means the same under the new one: False also ends the broadcast at the start.
-        if chosen.get("broadcast_buffers") and "forward_sync_buffers" in known:
+        if chosen.get("broadcast_buffers") and "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters:
             chosen["forward_sync_buffers"] = chosen.pop("broadcast_buffers")
-        for gone in [name for name in self.__dataclass_fields__ if name in chosen and name not in known]:
-            self.warn_no_effect(f"has no effect with {gone!r}: the DistributedDataParallel of this torch has no such argument")
-            del chosen[gone]
         return chosen
 
 

@@ -52,7 +52,7 @@ class GradScalerKwargs(KwargsHandler):
         import torch
 
         make = scaler_class or torch.amp.GradScaler
-        chosen = self.to_kwargs()
+        chosen = self.kwargs_for(torch.amp.GradScaler, GradScalerKwargs)
         if mixed_precision != "fp16":
             self.warn_no_effect(f'has no effect with mixed precision "{mixed_precision}": only fp16 gradients underflow')
             chosen = {**chosen, "enabled": False}

@@ -90,7 +90,12 @@ class InitProcessGroupKwargs(KwargsHandler):
             self.warn_no_effect("has no effect: this is a single process (neither RANK nor WORLD_SIZE is set); start it with torchrun")
             return False
         backend = self.backend_for(device_type or current_device_type())
-        chosen = {**self.to_kwargs(), "backend": backend, "timeout": self.timeout_for(backend), **arguments}
+        chosen = {
+            **self.kwargs_for(dist.init_process_group, InitProcessGroupKwargs),
+            "backend": backend,
+            "timeout": self.timeout_for(backend),
+            **arguments,
+        }
         if backend is not None and not dist.is_backend_available(backend):
             available = [name for name in dist.Backend.backend_list if name != "undefined" and dist.is_backend_available(name)]
             raise ConfigurationError(f"backend {backend!r} is not part of this torch (available: {', '.join(available)})")

@@ -146,10 +146,8 @@ class ProfileKwargs(KwargsHandler):
     def _for_torch(self) -> dict[str, Any]:
         import torch
 
-        ours = {"activities", "schedule_option", "on_trace_ready", "output_trace_dir", "ranks", "on_export"}
-        chosen = {
-            name: value for name, value in self.to_kwargs().items() if name in ProfileKwargs.__dataclass_fields__ and name not in ours
-        }
+        recorded = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+        chosen = {name: value for name, value in self.to_kwargs().items() if name in recorded}
         if self.activities is not None:
             chosen["activities"] = self._available()
         if self.schedule_option is not None:
