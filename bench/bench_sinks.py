@@ -3,7 +3,7 @@
 A run of steps of four metrics, in the tracker's offline mode. Timed is everything from the first of these steps until all of them are
 durable: the calls, and the end of the run (`GeneralTracker.finish`, ``wandb.finish``, ``SummaryWriter.close``, ...; for W&B also the end
 of the service that writes its file). Opening the run and one step before are not. The sink gets its rows as delivery hands them over
-when many are waiting: some hundred in a call, a flush and a checkpoint every second. CPU is that of the process and of all processes
+when many are waiting: as many in a call as it takes in half a second, a flush and a checkpoint every second. CPU is that of the process and of all processes
 that it starts. Each side reads back every one of its points with the tracker's own reader.
 
 Ratios above 1: the sink takes more. Bars: TensorBoard 15, MLflow 12, all others 0.9.
@@ -17,8 +17,9 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bench import cpu, harness
@@ -26,9 +27,6 @@ from bench.harness import Bench, Numbers, Result
 from bench.plain import LIBRARIES, Values
 from bench.readers import Stored, check, points
 
-ROWS_PER_CALL = 512
-FLUSH_INTERVAL = 1.0
-"""As `Tuning.cursor_interval`."""
 
 
 class Case(NamedTuple):
@@ -41,8 +39,8 @@ class Case(NamedTuple):
     quick_steps: int
     bar: float = 0.9
     """Least ratio of points per second."""
-    init_kwargs: dict[str, Any] = {}
-    environ: dict[str, str] = {}
+    init_kwargs: Mapping[str, Any] = MappingProxyType({})
+    environ: Mapping[str, str] = MappingProxyType({})
     """Of both sides; ``{}`` stands for the directory of the run."""
     takes_directory: bool = False
 
@@ -52,7 +50,7 @@ CASES = (
     Case("wandb", 20_000, 2_000, init_kwargs={"mode": "offline"}),
     Case("trackio", 20_000, 2_000, environ={"TRACKIO_DIR": "{}/trackio"}),
     Case(
-        "mlflow", 1_000, 100, 12.0,
+        "mlflow", 3_000, 300, 12.0,
         environ={"MLFLOW_TRACKING_URI": "sqlite:///{}/mlflow.db", "MLFLOW_DISABLE_TELEMETRY": "true"},
     ),
     Case("comet_ml", 10_000, 1_000, init_kwargs={"online": False}),
@@ -71,22 +69,32 @@ Side = Callable[[Case, Stored, Sequence[Values]], tuple[Feed, Callable[[], Any]]
 
 def through_sink(case: Case, where: Stored, logged: Sequence[Values]) -> tuple[Feed, Callable[[], Any]]:
     """The sink, as delivery drives it."""
+    from accelbus.config import Tuning
     from accelbus.tracking import Row, RunInfo
 
+    tuning = Tuning()
     kind = _sink_class(case, where)
     tracker = kind("bench", where.output, **case.init_kwargs) if case.takes_directory else kind("bench", **case.init_kwargs)
     tracker.run_info = RunInfo("bench-run", "bench", "bench-run", state_dir=where.state, output_dir=where.output)
     tracker.restore({})
     tracker.start()
     tracker.store_init_configuration({"lr": 0.1})
-    now = time.time_ns()
-    rows = [Row(step, values, now + step) for step, values in enumerate(logged)]
+    started_ns = time.time_ns()
+    rows = [Row(step, values, started_ns + step) for step, values in enumerate(logged)]
 
     def feed(first: int, end: int) -> None:
-        flushed = time.monotonic()
-        for start in range(first, end, ROWS_PER_CALL):
-            tracker.log_batch(rows[start : min(end, start + ROWS_PER_CALL)])
-            if time.monotonic() - flushed > FLUSH_INTERVAL:
+        size, flushed = 1, time.monotonic()
+        while first < end:
+            began = time.monotonic()
+            tracker.log_batch(rows[first : min(end, first + size)])
+            first += size
+            now = time.monotonic()
+            # As `accelbus.delivery.feeder` does.
+            if now - began > tuning.call_seconds:
+                size = max(1, size // 2)
+            elif now - began < tuning.call_seconds / 4:
+                size = min(tuning.call_rows, size * 2)
+            if now - flushed > tuning.cursor_interval:
                 tracker.flush()
                 tracker.checkpoint()
                 flushed = time.monotonic()

@@ -106,7 +106,7 @@ def _clearml(where: Stored) -> Plain:
     from clearml import Task
 
     Task.set_offline(offline_mode=True)
-    task = Task.init(
+    task: Any = Task.init(
         "bench",
         "bench",
         auto_connect_arg_parser=False,

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 STEP = "accelbus/step"
 """W&B's metric with the true step of a row of ours."""
 
+COMETS_OWN = {"process duration"}
+
 
 class Found(NamedTuple):
     """One stored number."""
@@ -113,8 +115,8 @@ def _comet(where: Stored) -> Points:
         with zipfile.ZipFile(path) as archive:
             for line in archive.read("messages.json").splitlines():
                 message = json.loads(line)
-                if message["type"] == "metric_msg":
-                    metric = message["payload"]["metric"]
+                metric = message["payload"].get("metric")
+                if message["type"] == "metric_msg" and metric["metricName"] not in COMETS_OWN:
                     yield metric["step"], metric["metricName"], float(metric["metricValue"])
 
 

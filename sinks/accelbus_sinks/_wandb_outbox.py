@@ -23,6 +23,7 @@ from accelbus_sinks._wandb_parts import Parts, put_aside
 from accelbus_sinks._wandb_rows import Waiting, WaitingCall, WaitingRow
 from accelbus_sinks._wandb_session import Session
 from accelbus_sinks._wandb_settings import init_arguments, root_directory, run_id_of
+from accelbus_sinks._wandb_together import together
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ _Result = TypeVar("_Result")
 MOST_ROWS: Final = 4096
 FEWEST_ROWS: Final = 2048
 """When more than the one wait, all but the other are handed over without waiting for a flush."""
+_ROWS_TOGETHER: Final = 128
+"""In one hand-over: W&B's service works on them while the next ones are encoded."""
 _FAILURES_OF_A_ROW: Final = 3
 _RESTARTS: Final = 3
 """Of W&B's service without a flush between them; then it is delivery's turn."""
@@ -170,14 +173,21 @@ class Outbox:
         while self._again:
             self._again[0].send(self.opened())
             self._handed_over.append(self._again.popleft())
-        for _ in range(count):
-            session, row = self.opened(), self._waiting[0]
-            for name in self.metrics.take_changes():
-                session.define_as(name, self.metrics.options[name])
-            if _sent(row, session) and (stale := self.metrics.note(row.place, row.values)):
-                session.run.summary.update(stale)
-                session.touch()
-            self._handed_over.append(self._waiting.popleft())
+        while count > 0:
+            session = self.opened()
+            with together(session.run):
+                for _ in range(min(count, _ROWS_TOGETHER)):
+                    self._hand_over_row(session)
+            count -= _ROWS_TOGETHER
+
+    def _hand_over_row(self, session: Session) -> None:
+        row = self._waiting[0]
+        for name in self.metrics.take_changes():
+            session.define_as(name, self.metrics.options[name])
+        if _sent(row, session) and (stale := self.metrics.note(row.place, row.values)):
+            session.run.summary.update(stale)
+            session.touch()
+        self._handed_over.append(self._waiting.popleft())
 
     def _reliably(self, function: Callable[[], _Result]) -> _Result:
         """Return what *function* returns; when W&B's service dies, start it again and repeat.
