@@ -117,7 +117,8 @@ class Source:
 
     def _open(self, at_ns: int) -> None:
         self._joined_ns = max(self._joined_ns, at_ns)
-        if at_ns > self._closed_ns:
+        # Also at the same time: a word and the next one may share a row, and were read in their order.
+        if at_ns >= self._closed_ns:
             self.closed_as = None
 
 

@@ -156,8 +156,10 @@ class Tender:
             await self._worker.send(Command("drain", number))
 
     def resume(self) -> None:
-        """The run goes on: start again if the sink was finished, or is about to."""
+        """There is more, or may be: start again if the sink was finished, or is about to. Until then it is not called finished."""
         self._resumed.set()
+        if self.status.state == "finished":
+            self._set(state="starting")
 
     # Owning
 
@@ -275,6 +277,9 @@ class Tender:
         if not status.ranks:
             # Not yet read from the cursor.
             status.ranks, status.dead_letters = previous.ranks, previous.dead_letters
+        if status.state == "finished" and self._resumed.is_set() and not self._stopping.is_set():
+            # It had read the journal before there was more; the next worker has not.
+            status.state = "running"
         if status.state == "blocked":
             self._deaths.clear()
         if status.state in _WORKING and status.caught_up_ns > previous.caught_up_ns:
