@@ -36,21 +36,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--node-dir", type=Path, required=True)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(process)d %(levelname)s %(message)s")
-    lock = _take_lock(options.node_dir / "bus.lock")
-    if lock is None:
-        return 0
     tuning = from_environment(Tuning)
-    try:
-        while anyio.run(_serve, RunDir(options.run_dir), f"ipc://{options.node_dir / 'bus.sock'}", tuning):
-            pass
-    finally:
-        _remove(options.node_dir)
-        os.close(lock)
+    while (lock := _take_lock(options.node_dir / "bus.lock")) is not None:
+        try:
+            while (
+                run := anyio.run(_serve, RunDir(options.run_dir), f"ipc://{options.node_dir / 'bus.sock'}", tuning)
+            ).has_missed_somebody():
+                pass
+        finally:
+            _remove(options.node_dir)
+            os.close(lock)
+        # Once more without the lock: who ends, says so and then sees the lock held relies on being seen.
+        if not run.has_missed_somebody():
+            break
     return 0
 
 
-async def _serve(run_dir: RunDir, endpoint: str, tuning: Tuning) -> bool:
-    """Serve the run; True when somebody came too late for that, and it must be served again."""
+async def _serve(run_dir: RunDir, endpoint: str, tuning: Tuning) -> ServedRun:
+    """Serve the run to its end."""
     faults = Faults()
     socket = RouterSocket(endpoint, max_message=tuning.frame_bytes, receive_burst=tuning.receive_burst, on_malformed=faults.drop_malformed)
     run = ServedRun(run_dir, socket.send, faults, tuning=tuning)
@@ -70,7 +73,7 @@ async def _serve(run_dir: RunDir, endpoint: str, tuning: Tuning) -> bool:
     finally:
         socket.close()
     _log.info("leaving run %s", run_dir.run_id)
-    return run.has_missed_somebody()
+    return run
 
 
 async def _watch_signals(run: ServedRun) -> None:

@@ -38,9 +38,12 @@ class Attendance:
         """{producer that said goodbye: routing id}, until what it logged is known to be safe"""
         self._somebody_left = anyio.Event()
 
-    async def join(self, hello: control.Hello, peer: bytes) -> Member:
-        """Take in a producer that said hello."""
+    async def join(self, hello: control.Hello, peer: bytes) -> Member | None:
+        """Take in a producer that said hello; None when another one has replaced it, and it was told so (again)."""
         known = self._roster.members.get(hello.producer)
+        if known is not None and known.state == "dead" and (successor := self._roster.successor_of(known)) is not None:
+            self._peers.tell(peer, _refusal(known, successor))
+            return None
         if known is not None and known.state == "finished" and hello.last_seq <= known.last_seq:
             # Sent before the word on its goodbye came, or because that got lost: nothing is new, and its process may be gone by now.
             member, _ = self._roster.join(hello)
@@ -48,6 +51,7 @@ class Attendance:
             member = self.take_in(hello)
             self.reopen(member)
         self._peers.connect(peer, member.producer, main=hello.main)
+        await self._lifetime.resume_delivery()
         await self.save()
         return member
 
@@ -70,12 +74,17 @@ class Attendance:
         """A producer is here: the run goes on, whatever was thought of either."""
         if member.state not in LIVE:
             member.state, member.status = "alive", ""
+            # Joined, and not only alive: that is what opens a closed run for its readers.
+            self._ledger.record(self._roster.joined_record(member))
             self._ledger.record(self._roster.state_record(member))
         self._lifetime.reopen()
 
     def note_sign_of_life(self, member: Member) -> None:
+        """A producer was heard. One that was thought lost is here."""
         if self._roster.heard(member):
             self._ledger.record(self._roster.state_record(member))
+        if member.state == "lost":
+            self.reopen(member)
 
     async def say_goodbye(self, peer: bytes, member: Member, message: control.Bye) -> bool:
         """Note that nothing follows; False when something is missing, and is to be sent again."""
@@ -117,8 +126,13 @@ class Attendance:
 
     def _fence(self, older: Member, newer: Member) -> None:
         self._ledger.record(self._roster.end(older, state="dead", status="killed"))
-        reason = f"attempt {newer.attempt} has started with a new rank {older.rank} on {newer.host}, pid {newer.pid}"
-        self._peers.tell_producer(older.producer, control.Refused(reason))
+        self._peers.tell_producer(older.producer, _refusal(older, newer))
+        # Nothing more is said to it, nor taken from it but what lies in its spool and in the run directory when it has ended.
+        self._peers.disconnect(older.producer)
+
+
+def _refusal(older: Member, newer: Member) -> control.Refused:
+    return control.Refused(f"attempt {newer.attempt} has started with a new rank {older.rank} on {newer.host}, pid {newer.pid}")
 
 
 __all__ = ["Attendance"]

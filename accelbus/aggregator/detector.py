@@ -20,7 +20,7 @@ from accelbus.aggregator.remains import SpoolWatch, find_spools
 from accelbus.aggregator.roster import LIVE, Member, Roster
 from accelbus.config import Tuning
 from accelbus.journal.salvage import Remains
-from accelbus.journal.spool_places import is_of_run, spool_directories
+from accelbus.journal.spool_places import spool_directories
 from accelbus.rundir import RunDir
 
 _log = logging.getLogger(__name__)
@@ -92,14 +92,15 @@ class FailureDetector:
             await self._attendance.confirm_goodbyes()
             await self._lifetime.close_when_over()
             await self._ledger.append([])
+            await self._lifetime.resume_delivery()
             await self._attendance.save()
 
     def has_missed_somebody(self) -> bool:
-        """Whether there is a spool of the run whose producer came while this process was leaving, or is gone."""
+        """Whether there is a spool of the run whose producer came while this process was leaving, is about to end, or is gone."""
         for spool in find_spools(spool_directories(self._tuning), self._tuning):
             os.close(spool.descriptor)
-            is_new = spool.gone or spool.hello.producer not in self._roster.members
-            if is_new and is_of_run(spool.hello, self._run_dir.path):
+            is_missed = spool.gone or spool.is_ending or spool.hello.producer not in self._roster.members
+            if is_missed and self._is_ours(spool.hello):
                 return True
         return False
 
@@ -139,6 +140,9 @@ class FailureDetector:
         frames = [batch.to_frame(member.producer, member.launch) for batch in batches]
         if not await self._ledger.append(frames, sum(batch.count for batch in batches)):
             return  # the next round tries again
+        if remains.last_seq > member.through_seq:
+            # Now or by the producer itself, it came into the journal without our word: the end of the run may have been written before.
+            self._lifetime.reopen()
         # What is before the ring's oldest event was acked or is in the run directory.
         member.through_seq = max(member.through_seq, remains.released_seq, batches[-1].last_seq if batches else 0)
         self._note_end(member, remains)
@@ -154,12 +158,15 @@ class FailureDetector:
         self._watch.drop(member.producer, unlink=False)
 
     def _note_end(self, member: Member, remains: Remains) -> None:
+        is_news = remains.last_seq > member.last_seq or remains.dropped != member.dropped
         member.last_seq = max(member.last_seq, remains.last_seq)
         member.dropped = remains.dropped
         if member.state in LIVE:
             said_so = bool(remains.status)
             record = self._roster.end(member, state="finished" if said_so else "dead", status=remains.status or "killed")
             self._ledger.record(record)
+        elif is_news:
+            self._ledger.record(self._roster.state_record(member))
 
 
 __all__ = ["FailureDetector"]

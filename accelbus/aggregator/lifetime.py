@@ -1,4 +1,9 @@
-"""Whether a run is open or closed, and when its bus process may leave."""
+"""Whether a run is open or closed, and when its bus process may leave.
+
+A worker that has seen the end of its run reads the journal once more, finishes its tracker and looks no further. So whatever gets into the
+journal after the end was written, a producer or events, opens the run: it is closed again behind that, and every sink is started again
+before it counts as finished.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import anyio
 from accelbus import host
 from accelbus.aggregator.deliverer import Deliverer
 from accelbus.aggregator.ledger import Ledger
+from accelbus.aggregator.remains import SpoolWatch
 from accelbus.aggregator.roster import Member, Roster
 from accelbus.config import Tuning
 from accelbus.events import RunClosed
@@ -21,18 +27,20 @@ _LOOK_INTERVAL = 0.1
 
 
 class Lifetime:
-    """Closes the run when every rank has ended, opens it again when somebody comes, and says when all is over.
+    """Closes the run when every rank has ended, opens it again when something follows, and says when all is over.
 
     Args:
         ledger: takes the record of the end.
         roster: who is there.
+        watch: producers that are still there, although nothing of theirs is waited for: something of theirs may follow.
         deliverer: of the run's trackers.
         tuning: graces.
     """
 
-    def __init__(self, ledger: Ledger, roster: Roster, deliverer: Deliverer, *, tuning: Tuning) -> None:
+    def __init__(self, ledger: Ledger, roster: Roster, watch: SpoolWatch, deliverer: Deliverer, *, tuning: Tuning) -> None:
         self._ledger = ledger
         self._roster = roster
+        self._watch = watch
         self._deliverer = deliverer
         self._tuning = tuning
         self._started = self._alone_since = time.monotonic()
@@ -40,6 +48,10 @@ class Lifetime:
         self._closed_at: float | None = None
         self._closing_as = ""
         """Status in a RunClosed that is recorded and perhaps not written yet."""
+        self._has_been_closed = False
+        """The journal has a RunClosed of ours."""
+        self._owes_resumption = False
+        """Sinks that were finished are to be started again."""
         self._terminating_at: float | None = None
         self._launchers: dict[bytes, tuple[int, int]] = {}
         """{producer: pid and start time of its launcher}"""
@@ -49,7 +61,7 @@ class Lifetime:
 
     @property
     def is_closed(self) -> bool:
-        """The end of the run is written and durable, and nobody came since."""
+        """The end of the run is written and durable, and nothing came since."""
         return self._closed_at is not None
 
     def note_launcher(self, producer: bytes, launcher: tuple[int, int]) -> None:
@@ -57,11 +69,24 @@ class Lifetime:
         self._launchers[producer] = launcher
 
     def reopen(self) -> None:
-        """A producer is here: the run goes on, whatever was thought of it."""
-        self._closing_as = ""
-        if self._closed_at is not None:
-            self._closed_at = None
-            self._deliverer.resume()
+        """A producer is here, or something of one got into the journal: what was said of the end does not hold any more."""
+        if self._closing_as:
+            self._closing_as, self._closed_at = "", None
+            self._owes_resumption = True
+
+    @property
+    def owes_resumption(self) -> bool:
+        """The run was opened again, and its sinks do not know."""
+        return self._owes_resumption
+
+    async def resume_delivery(self) -> None:
+        """Start sinks that were finished again, once the journal says why: they look into it only once."""
+        if self._owes_resumption and await self._ledger.append([]):
+            self._resume()
+
+    def _resume(self) -> None:
+        self._owes_resumption = False
+        self._deliverer.resume()
 
     async def close_when_over(self) -> None:
         """Close the run when every rank has ended and its launcher will not bring one back."""
@@ -78,8 +103,13 @@ class Lifetime:
             # Once: while the disk refuses, this is tried again and again.
             self._closing_as = status
             self._ledger.record(RunClosed(time.time_ns(), status))
-        if await self._ledger.append([]) and await self._ledger.sync():
+        # Something may have come while the disk was at it.
+        if await self._ledger.append([]) and await self._ledger.sync() and self._closing_as == status:
             self._closed_at = time.monotonic()
+            if self._has_been_closed or self._roster.has_predecessors:
+                # Sinks may have seen an earlier end, and have looked for the last time.
+                self._resume()
+            self._has_been_closed = True
 
     def _grace(self, trainers: list[Member]) -> float:
         """How long a run without every rank's goodbye stays open: only while somebody may restart the ranks."""
@@ -119,11 +149,15 @@ class Lifetime:
                 await self._over.wait()
 
     def _is_over(self, now: float) -> bool:
-        if self._closed_at is not None and (self._deliverer.is_finished or now - self._closed_at > self._tuning.linger):
+        if self._closed_at is not None and (self._is_delivered or now - self._closed_at > self._tuning.linger):
             return True
         if self._terminating_at is not None and now - max(self._terminating_at, self._alone_since) > self._tuning.drain_grace:
             return True
         return not self._roster.members and now - self._started > _NOBODY_CAME
+
+    @property
+    def _is_delivered(self) -> bool:
+        return self._deliverer.is_finished and self._watch.is_empty
 
 
 def _is_to_come_back(member: Member) -> bool:

@@ -24,6 +24,9 @@ class Found(NamedTuple):
     hello: Hello
     descriptor: int
     gone: bool
+    """Its process has ended."""
+    is_ending: bool
+    """It has said that nothing follows."""
 
 
 class SpoolWatch:
@@ -71,6 +74,11 @@ class SpoolWatch:
 
     def is_watched(self, producer: bytes) -> bool:
         return producer in self._descriptors
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody is watched."""
+        return not self._descriptors
 
     def gone(self) -> list[bytes]:
         """Return the producers whose record lock could be taken."""
@@ -159,7 +167,7 @@ def look_into(path: Path, tuning: Tuning) -> Found:
     try:
         # Reading comes first: it fails for a spool that is just being made, and whose producer must find its lock free.
         about = salvage(descriptor, max_events=tuning.overload_frame_events, max_bytes=tuning.frame_bytes)
-        return Found(path, about.description, descriptor, producer_is_gone(descriptor))
+        return Found(path, about.description, descriptor, producer_is_gone(descriptor), bool(about.status))
     except (SpoolError, OSError):
         os.close(descriptor)
         raise

@@ -57,6 +57,8 @@ class Roster:
         self.members: dict[bytes, Member] = {}
         self.heard_at: dict[bytes, float] = {}
         self._changed = False
+        self.has_predecessors = False
+        """Another incarnation, or another node's, has met producers before."""
         self.is_new = not self._load()
         """There is no list, or none that can be read; see `recall`."""
 
@@ -71,9 +73,7 @@ class Roster:
                 pid=hello.pid, launch=hello.launch, spool=hello.spool, may_restart=hello.may_restart,
             )  # fmt: skip
             self.members[hello.producer] = member
-            joined = ProducerJoined(
-                time.time_ns(), hello.producer, hello.rank, hello.world_size, attempt, hello.role, hello.host, hello.pid, hello.launch
-            )
+            joined = self.joined_record(member)
         # One that is known from the journal is known only in part.
         member.may_restart = member.may_restart or hello.may_restart
         member.through_seq = max(member.through_seq, hello.base_seq - 1)
@@ -105,6 +105,12 @@ class Roster:
             if newer.role == member.role == TRAINER and member.rank == newer.rank and member.attempt < newer.attempt
         ]
 
+    def successor_of(self, member: Member) -> Member | None:
+        """Return the trainer that has replaced *member*; None when it is of the newest attempt of its rank."""
+        same_rank = [m for m in self.members.values() if m.role == member.role == TRAINER and m.rank == member.rank]
+        newest = max(same_rank, key=lambda m: m.attempt, default=member)
+        return newest if newest.attempt > member.attempt else None
+
     def newly_silent(self, after: float) -> list[Member]:
         """Mark and return the producers that have said nothing for *after* seconds."""
         quiet = [member for member in self.silent_for(after) if member.state == "alive"]
@@ -130,6 +136,13 @@ class Roster:
     def status(self) -> str:
         """Return the run's status: its worst rank's. Ranks that were stopped because another one failed do not count."""
         return worst_status([member.status or "killed" for member in self.trainers() if member.state not in LIVE])
+
+    @staticmethod
+    def joined_record(member: Member) -> ProducerJoined:
+        return ProducerJoined(
+            time.time_ns(), member.producer, member.rank, member.world_size, member.attempt, member.role, member.host, member.pid,
+            member.launch,
+        )  # fmt: skip
 
     @staticmethod
     def state_record(member: Member) -> ProducerState:
@@ -163,7 +176,7 @@ class Roster:
         """
         for member in members:
             self._remember(member, here=member.host == host.name())
-        self._changed = bool(members)
+        self._changed = self.has_predecessors = bool(members)
         self.is_new = False
 
     def _load(self) -> bool:
@@ -176,6 +189,7 @@ class Roster:
             return False
         for member in kept.members:
             self._remember(member, here=True)
+        self.has_predecessors = bool(kept.members)
         return True
 
     def _remember(self, member: Member, *, here: bool) -> None:

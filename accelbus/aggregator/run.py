@@ -49,8 +49,8 @@ class ServedRun:
         self._notices = Notices(peers)
         self._settings = RulingSettings(run_dir, tuning=tuning, faults=faults, notify=self._notices.add)
         self._deliverer = deliverer = Deliverer(run_dir, roster, peers, tuning=tuning, notify=self._notices.add)
-        self._lifetime = lifetime = Lifetime(ledger, roster, deliverer, tuning=tuning)
         watch = SpoolWatch(tuning)
+        self._lifetime = lifetime = Lifetime(ledger, roster, watch, deliverer, tuning=tuning)
         self._attendance = attendance = Attendance(ledger, roster, peers, watch, lifetime)
         self._detector = FailureDetector(
             run_dir, ledger=ledger, roster=roster, watch=watch, attendance=attendance, lifetime=lifetime, faults=faults, tuning=tuning
@@ -58,7 +58,7 @@ class ServedRun:
         self._reporter = Reporter(
             run_dir, ledger=ledger, roster=roster, peers=peers, deliverer=deliverer, lifetime=lifetime, faults=faults, tuning=tuning
         )
-        self.intake = Intake(ledger, roster, peers)
+        self.intake = Intake(ledger, roster, peers, attendance, lifetime)
         """Takes the frames of its producers."""
 
     @property
@@ -76,11 +76,14 @@ class ServedRun:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._ledger.keep_synced)
             tasks.start_soon(self._ledger.keep_time)
-            tasks.start_soon(self._detector.run)
             tasks.start_soon(self._deliver)
             tasks.start_soon(self._reporter.run)
             tasks.start_soon(anyio.to_thread.run_sync, partial(rescue_strangers, self._strangers, tuning=self._tuning))
-            await self._lifetime.wait_until_over()
+            async with anyio.create_task_group() as looking:
+                looking.start_soon(self._detector.run)
+                await self._lifetime.wait_until_over()
+                # No sink will look any more: a spool that is found from here on stays, and has the run served once more.
+                looking.cancel_scope.cancel()
             self._reporter.tell_sink_states()
             with anyio.move_on_after(self._tuning.exit_timeout):
                 await self._deliverer.stop()
@@ -97,11 +100,13 @@ class ServedRun:
         return self._lifetime.terminate()
 
     def has_missed_somebody(self) -> bool:
-        """Whether a producer came while this process was leaving. To be asked after `close`, with the bus lock held.
+        """Whether a producer came or ended while this process was leaving. To be asked after `close`, and after the bus lock was let go.
 
         It has seen the lock held, so it starts no bus process itself; it may even have ended by now.
         """
-        return not self._lifetime.is_terminating and (self._turned_away or self._detector.has_missed_somebody())
+        if self._lifetime.is_terminating:
+            return False
+        return self._turned_away or self._lifetime.owes_resumption or self._detector.has_missed_somebody()
 
     async def _deliver(self) -> None:
         record = await self._settings.wait(lambda: self._lifetime.is_closed)
@@ -120,6 +125,8 @@ class ServedRun:
             self._turned_away = True  # Leaving: it says hello again, to the next bus process.
             return
         member = await self._attendance.join(hello, peer)
+        if member is None:
+            return
         if hello.record is not None:
             self._settings.offer(hello.role, hello.rank, hello.record)
         self._peers.welcome(peer, member)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from pathlib import Path
 
-from tests.support.job import Job
+from tests.support.job import Job, Rank, wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+SLOW = "tests.support.slow_tracker:SlowlyFinishingTracker"
 
 LOG_TEN = """
 run = accelbus.init()
@@ -130,3 +135,59 @@ def test_a_second_start_of_a_rank_replaces_the_first(quick_job: Job) -> None:
     assert "refused" in older.stderr
     books = quick_job.check({("loss", step): 3.0 for step in range(10)} | {("old", 5): 1.0})
     assert [(producer.rank, producer.attempt) for producer in books.producers] == [(0, 0), (0, 1)]
+
+
+REPLACED = LOG_TEN + "say('ready')\nwait_for(os.environ['ROOT'] + '/go')\nrun.log({'loss': 9.0, 'old': 1.0}, step=5)\n"
+WITHOUT_A_WORD = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def replaced(job: Job, end: str = "") -> Rank:
+    """Start a rank, replace it, and return it when its successor has finished; it goes on at the word ``go``."""
+    (older,) = job.start(REPLACED + end)
+    older.said("ready")
+    job.wait_for_rows(10)
+    (newer,) = job.start(LOG_TEN.replace("1.0", "3.0"))
+    assert newer.wait() == 0, newer.stderr
+    wait_until(lambda: state_of(job, "jsonl") == "finished", what="the end of the run")
+    return older
+
+
+def state_of(job: Job, sink: str) -> str | None:
+    return job.status().get("sinks", {}).get(sink, {}).get("state")
+
+
+def test_a_replaced_rank_that_ends_after_the_run_was_closed_is_delivered(quick_job: Job) -> None:
+    """Its last events come into the journal behind the end of the run, when its sinks have been finished and have looked for the last time."""
+    older = replaced(quick_job)
+    bus = quick_job.bus_pid()
+    assert bus is not None
+    quick_job.signal_file("go")
+    assert older.wait() == 0, older.stderr
+    books = quick_job.check({("loss", step): 3.0 for step in range(10)} | {("old", 5): 1.0}, status="finished")
+    assert [producer.status for producer in books.producers] == ["killed", "finished"]
+
+
+def test_a_replaced_rank_that_is_killed_after_the_run_was_closed_is_delivered(quick_job: Job) -> None:
+    """What it left in its spool is salvaged by a bus process that has stayed for it, and delivered before that leaves."""
+    older = replaced(quick_job, WITHOUT_A_WORD)
+    quick_job.signal_file("go")
+    assert older.wait() == -signal.SIGKILL
+    quick_job.check({("loss", step): 3.0 for step in range(10)} | {("old", 5): 1.0}, status="finished")
+
+
+def test_events_that_come_while_a_tracker_is_being_finished_are_delivered(quick_job: Job) -> None:
+    """One tracker was finished before, one is at it, and both had read the journal to its end; both get them."""
+    out = quick_job.root / "out"
+    quick_job.environ |= {
+        "PYTHONPATH": str(REPOSITORY),
+        "ACCELBUS_LOG_WITH": f"jsonl,{SLOW}",
+        "ACCELBUS_INIT_KWARGS": json.dumps({SLOW: {"directory": str(out)}}),
+    }
+    older = replaced(quick_job, WITHOUT_A_WORD)
+    wait_until((out / "finishes").exists, what="a tracker that is being finished")
+    quick_job.signal_file("go")
+    assert older.wait() == -signal.SIGKILL
+    wait_until(lambda: not list(quick_job.spools.glob("*.spool")), what="the salvage")
+    (out / "may_finish").touch()
+    quick_job.check({("loss", step): 3.0 for step in range(10)} | {("old", 5): 1.0}, status="finished")
+    assert '"old": 1.0' in (out / "durable.jsonl").read_text()
