@@ -17,6 +17,7 @@ from accelbus import frame
 from accelbus.control import Hello
 from accelbus.errors import SpoolError
 from accelbus.events import STATUSES
+from accelbus.journal import ring
 from accelbus.journal.batch import Batch
 from accelbus.journal.spool_file import (
     CAPACITY_WORD,
@@ -24,11 +25,10 @@ from accelbus.journal.spool_file import (
     DESCRIPTION_AT,
     ENDING_WORD,
     HEADER_BYTES,
+    INDEX_MASK,
     LAST_WORD,
-    LENGTH_MASK,
     MAGIC,
     MAX_CAPACITY,
-    SKIP,
     TAIL_WORD,
     read_counters,
 )
@@ -99,9 +99,9 @@ def salvage(descriptor: int, *, max_events: int, max_bytes: int) -> Remains:
     if header[CAPACITY_WORD] == 0:
         return Remains(description, [], max(header[LAST_WORD], (tail >> 24) - 1), dropped, status, closed)
     first_seq = tail >> 24
-    if tail & LENGTH_MASK > header[CAPACITY_WORD] // 8:
-        raise SpoolError("tail", f"the oldest event is said to be at word {tail & LENGTH_MASK} of a ring of {header[CAPACITY_WORD]} bytes")
-    payloads = list(_follow(data, tail & LENGTH_MASK, first_seq))
+    if tail & INDEX_MASK >= header[CAPACITY_WORD] // 8:
+        raise SpoolError("tail", f"the oldest event is said to be at word {tail & INDEX_MASK} of a ring of {header[CAPACITY_WORD]} bytes")
+    payloads = list(_follow(data, tail & INDEX_MASK, first_seq))
     batches = list(_in_batches(payloads, first_seq, max_events, max_bytes))
     return Remains(description, batches, first_seq + len(payloads) - 1, dropped, status, closed, first_seq - 1)
 
@@ -118,26 +118,13 @@ def read_description(descriptor: int) -> Hello:
 
 
 def _follow(data: bytes, index: int, seq: int) -> Iterator[bytes]:
-    """Yield the payloads of the committed records from ring word *index* on."""
+    """Yield the payloads of the committed records from *index* words below the top of the ring on."""
     words = memoryview(data)[HEADER_BYTES:].cast("Q")
     travelled = 0
-    while travelled < len(words):
-        if index == len(words):
-            index = 0
-        word = words[index]
-        if word >> 24 != seq:
-            return
-        size = word & LENGTH_MASK
-        if size == SKIP:
-            travelled += len(words) - index
-            index = 0
-            continue
-        needed = size + 15 >> 3
-        if index + needed > len(words):
-            return
-        start = HEADER_BYTES + (index << 3) + 8
-        yield data[start : start + size]
-        index, seq, travelled = index + needed, seq + 1, travelled + needed
+    while travelled < len(words) and (found := ring.read(words, data, index, seq)) is not None:
+        payload, step = found
+        yield payload
+        index, seq, travelled = (index + step) % len(words), seq + 1, travelled + step
 
 
 def _in_batches(payloads: list[bytes], first_seq: int, max_events: int, max_bytes: int) -> Iterator[Batch]:

@@ -1,6 +1,7 @@
 """The ring in a spool file: what `Run.log` appends to and the pump takes from.
 
-The format is described in `accelbus.journal.spool_file`; `accelbus.journal.memory_queue` is the same interface without a file.
+The format is described in `accelbus.journal.spool_file` and, of the records, in `accelbus.journal.ring`;
+`accelbus.journal.memory_queue` is the same interface without a file.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from types import FrameType
 from typing import Final
 
 from accelbus import frame
+from accelbus.journal import ring
 from accelbus.journal.batch import Batch
-from accelbus.journal.spool_file import HEADER_BYTES, LENGTH_MASK, MAX_CAPACITY, MAX_PAYLOAD, PAYLOAD_AT, SKIP, SpoolFile
+from accelbus.journal.ring import WRITES
+from accelbus.journal.spool_file import HEADER_BYTES, MAX_CAPACITY, MAX_PAYLOAD, SpoolFile
 
 _RESERVED_WORDS: Final = 8 * 1024
 """64 KiB that only lifecycle and configuration events may use."""
 _WAKES_PER_LAP: Final = 8
-_SEQ_UNIT: Final = 1 << 24
-"""One more in the sequence number of a commit word."""
+_NOTHING_FITS: Final = HEADER_BYTES + MAX_CAPACITY
+"""Limit with which every event takes the slow path."""
 
 
 class _Waiting:
@@ -40,7 +43,7 @@ class Spool:
     """Ring of events in a `SpoolFile`. Many threads append, one thread takes, releases and rewinds."""
 
     __slots__ = (
-        "_capacity", "_head", "_is_sealed", "_lap", "_largest", "_limit", "_map", "_next_word", "_read", "_read_seq", "_tail", "_tail_seq", "_taken", "_token",
+        "_capacity", "_head", "_is_sealed", "_lap", "_largest", "_limit", "_map", "_next_seq", "_read", "_read_seq", "_tail", "_tail_seq", "_taken", "_token",
         "_waiting", "_wake", "_words", "file",
     )  # fmt: skip
 
@@ -59,10 +62,12 @@ class Spool:
         self._token: list[None] = [None]
         self._waiting: deque[_Waiting] = deque()
         self._is_sealed = False
-        # Positions count words since the spool was created; `_head` alone is an index into the ring, for the hot path.
-        self._lap = self._head = self._limit = 0
-        self._next_word = _SEQ_UNIT  # commit word of the next event, but for its length
-        self._tail = self._read = 0
+        # Positions count words since the spool was created. `_head` and `_limit` are offsets in the file, for the hot path: of the next
+        # record's commit word, and of the lowest place where the word below it may lie.
+        self._lap = self._tail = self._read = 0
+        self._head = ring.place_of(0, self._capacity)
+        self._limit = _NOTHING_FITS
+        self._next_seq = 1
         self._tail_seq = self._read_seq = 1
         self._taken: deque[tuple[int, int]] = deque()  # (last seq, position after it) of batches not yet released
 
@@ -70,7 +75,7 @@ class Spool:
         """Commit *payload* as the next event; False when the ring is full.
 
         Safe from any thread, and from a signal handler or finaliser that interrupted another `append` in the same thread: then
-        the interrupted call commits both before it returns. The cost is one copy and one store.
+        the interrupted call commits both before it returns. The cost is one call that copies and commits.
         """
         size = len(payload)
         token = self._token
@@ -80,16 +85,22 @@ class Spool:
             return self._append_contended(payload)
         kept = True
         try:
-            at = self._head
-            end = at + (size + 15 >> 3)
-            if end > self._limit:
+            at = self._head - (size + 23 & -8)
+            if at < self._limit:
                 kept = self._append_at_limit(payload, _RESERVED_WORDS)
             else:
-                start = (at << 3) + PAYLOAD_AT
-                self._map[start : start + size] = payload
-                # The commit word comes after the copy. Nothing from here on is a call, so no signal handler gets in between.
-                self._words[at] = (word := self._next_word) | size
-                self._next_word, self._head = word + _SEQ_UNIT, end
+                try:
+                    write = WRITES[size]
+                except IndexError:
+                    write = ring.make_write(size)
+                seq = self._next_seq
+                try:
+                    # The room is taken first: a signal handler that raises runs after the call, and finds all of it done.
+                    self._next_seq, self._head = seq + 1, at
+                    write(self._map, at, payload, size, seq)
+                except BaseException:
+                    self._complete(at, payload, seq)
+                    raise
         finally:
             token.append(None)
         if self._waiting:
@@ -117,24 +128,30 @@ class Spool:
                 time.sleep(0)
                 continue
             self._is_sealed = True
-            self._limit = 0
+            self._limit = _NOTHING_FITS
             self._token.append(None)
             return True
 
     def take(self, max_events: int, max_bytes: int) -> Batch | None:
         """Return the next events that were not taken yet, None when there are none."""
-        count = min(self.last_seq + 1 - self._read_seq, max_events)
+        count = min(self._next_seq - self._read_seq, max_events)
         if count <= 0:
             return None
+        read, words, file, capacity = ring.read, self._words, self._map, self._capacity
         payloads: list[bytes] = []
         position, size = self._read, frame.ARRAY_HEADER_BYTES
-        for _ in range(count):
-            payload, after = self._record_at(position)
+        for seq in range(self._read_seq, self._read_seq + count):
+            found = read(words, file, position % capacity, seq)
+            if found is None:
+                break  # a debugger has stopped its append
+            payload, step = found
             size += len(payload)
             if payloads and size > max_bytes:
                 break
             payloads.append(payload)
-            position = after
+            position += step
+        if not payloads:
+            return None
         batch = Batch(self._read_seq, len(payloads), frame.join_events(payloads, len(payloads)))
         self._read, self._read_seq = position, self._read_seq + len(payloads)
         self._taken.append((batch.last_seq, position))
@@ -159,7 +176,7 @@ class Spool:
     @property
     def last_seq(self) -> int:
         """Sequence number of the last committed event, 0 for none."""
-        return (self._next_word >> 24) - 1
+        return self._next_seq - 1
 
     @property
     def released_seq(self) -> int:
@@ -174,7 +191,7 @@ class Spool:
     @property
     def fill(self) -> float:
         """Used share of the ring, 0 to 1."""
-        return (self._lap + self._head - self._tail) / self._capacity
+        return (self._lap + self._index - self._tail) / self._capacity
 
     @property
     def kind(self) -> str:
@@ -185,49 +202,61 @@ class Spool:
         self._words.release()
         self.file.close(unlink=unlink)
 
-    def _record_at(self, position: int) -> tuple[bytes, int]:
-        index = position % self._capacity
-        word = self._words[index]
-        if word & LENGTH_MASK == SKIP:
-            position += self._capacity - index
-            index = 0
-            word = self._words[0]
-        size = word & LENGTH_MASK
-        start = (index << 3) + PAYLOAD_AT
-        return self._map[start : start + size], position + (size + 15 >> 3)
+    @property
+    def _index(self) -> int:
+        """Words between the top of the ring and the next record."""
+        return self._capacity - 1 - (self._head - HEADER_BYTES >> 3)
 
     def _append_at_limit(self, payload: bytes, reserved: int) -> bool:
         """Append with the token held when the hot path's limit was reached: wrap around, find more room, or say full."""
         if self._is_sealed:
             return False
-        size = len(payload)
-        needed = size + 15 >> 3
-        reserved = min(reserved, self._capacity // 4)
-        lap, head = self._lap, self._head
+        needed = ring.words_of(len(payload))
+        capacity = self._capacity
+        reserved = min(reserved, capacity // 4)
+        lap, index = self._lap, self._index
         # An exception from a signal handler may end this call anywhere: the hot path must then come back here.
-        self._limit = 0
-        skip = head + needed > self._capacity
-        if skip:
-            lap, head = lap + self._capacity, 0
-        free = self._tail + self._capacity - lap - head
-        if size > self._largest or needed + reserved > free:
+        self._limit = _NOTHING_FITS
+        # The word below a record is the next commit word, and must be free as well.
+        wraps = index + needed >= capacity
+        if wraps:
+            lap, index = lap + capacity, 0
+        free = self._tail + capacity - lap - index
+        if len(payload) > self._largest or needed + 1 + reserved > free:
             self._wake()
             return False
-        if skip:
-            if self._head < self._capacity:
-                self._words[self._head] = self._next_word | SKIP
-            self._lap, self._head = lap, 0
-        start = (head << 3) + PAYLOAD_AT
-        self._map[start : start + size] = payload
-        self._words[head] = self._next_word | size
-        self._next_word, self._head = self._next_word + _SEQ_UNIT, head + needed
+        if wraps:
+            self._wrap(lap)
+        head = index + needed
+        self._commit(payload, ring.place_of(head, capacity))
         # The hot path may go on until the end of the ring, the reserve, or the next eighth, where the pump is woken. It does not
         # look at sizes: whatever ends before the limit must be small enough.
-        step = min(self._capacity // _WAKES_PER_LAP, self._largest >> 3)
-        limit = min(self._capacity, head + max(free - min(_RESERVED_WORDS, self._capacity // 4), 0), head + needed + step)
+        step = min(capacity // _WAKES_PER_LAP, self._largest >> 3)
+        last = min(capacity - 1, index + free - 1 - min(_RESERVED_WORDS, capacity // 4), head + step)
         self._wake()
-        self._limit = limit
+        self._limit = ring.place_of(last, capacity)
         return True
+
+    def _wrap(self, lap: int) -> None:
+        """Go on at the top of the ring. What is there from the last lap is cleared before a reader is sent there."""
+        self._words[self._capacity - 1] = 0
+        self._words[self._head - HEADER_BYTES >> 3] = self._next_seq | ring.WRAP
+        self._lap, self._head = lap, ring.place_of(0, self._capacity)
+
+    def _commit(self, payload: bytes, at: int) -> None:
+        """Do what `append` does itself."""
+        seq, write = self._next_seq, ring.make_write(len(payload))
+        try:
+            self._next_seq, self._head = seq + 1, at
+            write(self._map, at, payload, len(payload), seq)
+        except BaseException:
+            self._complete(at, payload, seq)
+            raise
+
+    def _complete(self, at: int, payload: bytes, seq: int) -> None:
+        """An exception came between taking the room for a record and its end, out of a trace function: leave no hole in the ring."""
+        if self._head == at and self._words[(at - HEADER_BYTES >> 3) + ring.words_of(len(payload))] != seq:
+            ring.make_write(len(payload))(self._map, at, payload, len(payload), seq)
 
     def _append_contended(self, payload: bytes) -> bool:
         return self._append_waiting(_Waiting(payload, _RESERVED_WORDS))

@@ -1,15 +1,15 @@
 """The spool: a rank's memory that survives the rank.
 
-A preallocated file, mapped into the training process. `accelbus.journal.spool.Spool.append` copies an encoded event into it and then writes one commit
-word; a SIGKILL at any instant leaves either the whole event or none of it. Acks free the oldest events. When the producer's
+A preallocated file, mapped into the training process. `accelbus.journal.spool.Spool.append` copies an encoded event into it and then
+writes one commit word; a SIGKILL at any instant leaves either the whole event or none of it. Acks free the oldest events. When the producer's
 record lock on the file can be taken, the producer is gone and `accelbus.journal.salvage` reads what it left.
 
 File format, numbers in host byte order (a spool never leaves its host)::
 
     offset size  field
-    0      8     magic ``ABSPOOL1``
+    0      8     magic ``ABSPOOL2``
     8      8     ring capacity in bytes (0: the events are in memory, the file only proves life and keeps counters)
-    16     8     tail: sequence number (40 bits) and ring word index (24 bits) of the oldest event that is not acked
+    16     8     tail: sequence number (40 bits) and words from the top of the ring (24 bits) of the oldest event that is not acked
     24     8     1 once the producer said goodbye and got its last ack
     32     8     last sequence number (memory queues only; a ring is scanned)
     40     8     how the producer says it ends: 0 not yet, else 1 + index in `accelbus.events.STATUSES`
@@ -18,9 +18,7 @@ File format, numbers in host byte order (a spool never leaves its host)::
     1028         description: the producer's `Hello`, msgpack
     8192         ring
 
-A record is a commit word, ``sequence number << 24 | payload length``, and the payload, padded to 8 bytes. Records are found by
-following them from the tail: a word whose sequence number is not the next one has not been committed (it is left over from an
-earlier lap). A payload length of all ones says that the next record starts at the beginning of the ring.
+Records are found by following them from the tail; see `accelbus.journal.ring`.
 """
 
 from __future__ import annotations
@@ -39,15 +37,12 @@ import msgspec
 from accelbus.control import Hello
 from accelbus.events import DROP_REASONS, STATUSES
 
-MAGIC: Final = b"ABSPOOL1"
+MAGIC: Final = b"ABSPOOL2"
 HEADER_BYTES: Final = 8192
 MAX_CAPACITY: Final = 1 << 27
-LENGTH_MASK: Final = (1 << 24) - 1
-SKIP: Final = LENGTH_MASK
-"""Payload length of a record that says: go on at the beginning of the ring."""
-MAX_PAYLOAD: Final = LENGTH_MASK - 1
-PAYLOAD_AT: Final = HEADER_BYTES + 8
-"""Offset in the file of the payload of the record at ring word 0."""
+INDEX_MASK: Final = (1 << 24) - 1
+"""The words from the top of the ring, in the tail."""
+MAX_PAYLOAD: Final = 1 << 24
 CAPACITY_WORD, TAIL_WORD, CLOSED_WORD, LAST_WORD, ENDING_WORD, COUNTERS_WORD = 1, 2, 3, 4, 5, 8
 DESCRIPTION_AT: Final = 1024
 
