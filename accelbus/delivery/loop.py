@@ -50,7 +50,7 @@ class Loop:
         self._channel = channel
         self._status = channel.status
         self._tuning = tuning = Tuning(**spec.tuning)
-        cursor = self._read_cursor(run_dir, sink)
+        cursor, self._is_resumed = self._read_cursor(run_dir, sink)
         self._status.url, self._status.dead_letters = cursor.url, cursor.dead_letters
         self._ledger = Ledger(cursor.ranks)
         letters = DeadLetters(run_dir.sink(sink), cursor.dead_letter_bytes)
@@ -110,13 +110,15 @@ class Loop:
             return leave.code
         return DONE
 
-    def _read_cursor(self, run_dir: RunDir, sink: str) -> Cursor:
+    def _read_cursor(self, run_dir: RunDir, sink: str) -> tuple[Cursor, bool]:
+        """Return the cursor, and whether there was one: it is written before the tracker is started for the first time."""
         try:
-            return read_cursor(run_dir.sink(sink)) or Cursor()
+            cursor = read_cursor(run_dir.sink(sink))
         except CursorError as error:
             logger.error("%s; delivering everything again from the beginning", error)  # noqa: TRY400  the message says it all
             self._status.cursor_resets += 1
-            return Cursor()
+            return Cursor(), True
+        return cursor or Cursor(), cursor is not None
 
     # Starting
 
@@ -137,11 +139,18 @@ class Loop:
 
     def _start(self) -> None:
         self._show("starting")
-        self._repeater.call("start", lambda: self._session.start(self._saver.cursor.checkpoint))
+        if not self._is_resumed:
+            self._saver.intend()
+        self._repeater.call("start", self._try_to_start)
         self._saver.cursor.finished_as = None
         self._saver.started()
         self._feeder.largest_call = self._tuning.call_rows if self._session.takes_batches else 1
         self._show("running")
+
+    def _try_to_start(self) -> None:
+        # A start that failed may have made the tracker's run all the same.
+        resumed, self._is_resumed = self._is_resumed, True
+        self._session.start(self._saver.cursor.checkpoint, resumed=resumed)
 
     # The loop
 

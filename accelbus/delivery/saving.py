@@ -98,6 +98,21 @@ class Saver:
             self._oldest_ns = self._oldest_ns or batch.oldest_ns
         self._teller.note(batch.changed)
 
+    def intend(self) -> None:
+        """Leave a cursor at the very beginning, before the tracker is started for the first time.
+
+        A worker that is killed in that start may have made the tracker's run: the next one knows by the cursor that it may be there.
+
+        Raises:
+            LeaveError: somebody else owns the sink.
+        """
+        self._check_owner()
+        try:
+            write_cursor(self._directory, Cursor(generation=self._generation, written_ns=time.time_ns()))
+        except OSError as error:
+            # Delivery does not wait for room, see `write`; without this the next worker may know less.
+            logger.warning("the cursor cannot be written before the start: %s", describe(error))
+
     def started(self) -> None:
         """There is a fresh tracker object, which knows nothing."""
         self.owes = self.owes or self._teller.owes
@@ -160,8 +175,7 @@ class Saver:
             LeaveError: somebody else owns the sink.
         """
         self._fill_cursor()
-        if not is_newest(self._directory, self._generation):
-            raise LeaveError(FENCED, "fenced")
+        self._check_owner()
         self._saved_at = time.monotonic()
         try:
             self._letters.sync()
@@ -174,6 +188,10 @@ class Saver:
         self.owes = self._teller.owes
         self._oldest_ns = 0
         return True
+
+    def _check_owner(self) -> None:
+        if not is_newest(self._directory, self._generation):
+            raise LeaveError(FENCED, "fenced")
 
     def _fill_cursor(self) -> None:
         cursor = self.cursor

@@ -70,12 +70,17 @@ class Session:
     def durable_after(self) -> str:
         return getattr(self._tracker, "durable_after", "flush")
 
-    def start(self, checkpoint: dict[str, Any]) -> None:
-        """Build a tracker, take it back to *checkpoint* and start it. Raises whatever the tracker raises."""
+    def start(self, checkpoint: dict[str, Any], *, resumed: bool) -> None:
+        """Build a tracker, take it back to *checkpoint* and start it. Raises whatever the tracker raises.
+
+        Args:
+            checkpoint: of the cursor.
+            resumed: a start was begun before, here or in an earlier process.
+        """
         self._channel.enter("start")
         logging_dir = self._run_dir.tracker_output(self._sink)
         tracker = self._maker.make(logging_dir, self._state_dir)
-        tracker.run_info = self._run_info(logging_dir, resumed=bool(checkpoint))
+        tracker.run_info = self._run_info(logging_dir, resumed=resumed)
         if overrides(tracker, "restore"):
             tracker.restore(checkpoint)
         tracker.start()

@@ -37,7 +37,8 @@ class RunInfo(NamedTuple):
     notes: str = ""
     attempt: int = 0
     resumed: bool = False
-    """This tracker has been given a part of the run before, by an earlier process."""
+    """A start of this tracker was begun before, by an earlier process or attempt or by a try that failed: its run may be there, with
+    values in it. Whether or not there is a checkpoint; False only the very first time."""
     state_dir: Path = Path()
     """Private to this (run, tracker) and kept: ids, caches, offline files."""
     output_dir: Path = Path()

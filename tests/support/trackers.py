@@ -1,7 +1,7 @@
 """Trackers for tests of delivery: they run in real worker processes and leave files behind.
 
 In *directory* of a `ScriptedTracker`: ``calls.jsonl`` has every row a call took (also of calls that then died), ``durable.jsonl``
-what a user would find in the tracker's storage, ``configs.jsonl``, ``starts``, ``finishes`` and ``restores`` one line per call.
+what a user would find in the tracker's storage, ``configs.jsonl``, ``starts``, ``resumed``, ``finishes`` and ``restores`` one line per call.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class ScriptedTracker(GeneralTracker):
         return f"scripted://{self.project}"
 
     def start(self) -> None:
+        self._append("resumed", self.run_info.resumed)
         started = self._count("starts", os.getpid())
         if started <= self.deaths_in_start:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -87,9 +87,9 @@ class TestDelivery:
         async with serving(run) as served:
             run.log(*range(10))
             await served.delivered(*range(10))
+            await until(lambda: [row["step"] for row in run.durable(run.sinks[1])] == [0, 1, 2], "the hang")
             states = served.supervisor.states()
             assert states[run.sinks[0]].pid != states[run.sinks[1]].pid
-            assert [row["step"] for row in run.durable(run.sinks[1])] == [0, 1, 2]
 
     async def test_configuration_of_all_ranks_is_merged_and_updated(self, tmp_path):
         """The lowest rank rules; a later update is stored with everything so far."""
@@ -182,6 +182,61 @@ class TestDelivery:
             run.end(attempt=1)
             run.close("failed")
             await until(lambda: run.calls("finishes") == ["finished", "failed"], "second finish")
+
+
+class TestWhetherARunMayBeThere:
+    """``RunInfo.resumed``, of a tracker without checkpoints."""
+
+    async def test_it_is_new_once_and_there_for_every_later_worker_and_attempt(self, tmp_path):
+        """Also where the tracker has left nothing in the cursor."""
+        run = Run(tmp_path, "ScriptedTracker")
+        run.start()
+        run.log(1)
+        async with serving(run) as served:
+            await served.finished()
+            assert run.calls("resumed") == [False]
+            run.start(attempt=1)
+            run.log(2, attempt=1)
+            served.supervisor.resume()
+            await served.delivered(1, 2)
+            assert run.calls("resumed") == [False, True]
+            kill(run.calls("starts")[-1])
+            await until(lambda: run.calls("resumed") == [False, True, True], "another worker")
+
+    async def test_a_worker_killed_inside_its_first_start_may_have_made_it(self, tmp_path):
+        """Its successor knows, before anything was logged."""
+        run = Run(tmp_path, "ScriptedTracker", deaths_in_start=1)
+        run.start()
+        async with serving(run) as served:
+            await served.state("up_to_date")
+            assert run.calls("resumed") == [False, True]
+
+    async def test_a_start_that_failed_may_have_made_it(self, tmp_path):
+        """A connection that breaks after the server did its work."""
+        run = Run(tmp_path, "ScriptedTracker", start_failures=1)
+        run.start()
+        async with serving(run) as served:
+            await served.state("up_to_date")
+            assert run.calls("resumed") == [False, True]
+
+    async def test_a_damaged_cursor_says_so_too(self, tmp_path):
+        """Everything is delivered again, to a run that is there."""
+        run = Run(tmp_path, "ScriptedTracker")
+        run.start()
+        run.dir.sink(run.sink).mkdir(parents=True)
+        (run.dir.sink(run.sink) / "cursor.msgpack").write_bytes(b"ABC1 not a cursor")
+        async with serving(run) as served:
+            await served.state("up_to_date")
+            assert run.calls("resumed") == [True]
+
+    async def test_what_is_written_before_the_start_moves_nothing(self, tmp_path):
+        """A run with a backlog whose first worker dies in its start is delivered from its beginning."""
+        run = Run(tmp_path, "ExactTracker", deaths_in_start=2)
+        run.start()
+        run.log(*range(10))
+        async with serving(run) as served:
+            await served.finished()
+            assert [row["step"] for row in run.durable()] == list(range(10))
 
 
 class TestFailingTrackers:
