@@ -55,6 +55,7 @@ bench: $(READY)  ## measure; ARGS="log_call --quick" for one question, quickly
 
 docs: $(READY)  ## write the generated pages, check links, run every example
 	$(BIN)/python docs/settings_table.py
+	$(BIN)/python docs/arrivals_table.py
 	$(BIN)/python -m pytest tests/docs $(ARGS)
 
 coverage: $(READY)  ## tests with branch coverage, subprocesses included

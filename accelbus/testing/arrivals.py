@@ -20,7 +20,7 @@ from accelbus.media import TIME, Media, unpack
 from accelbus.testing.driving import EPOCH_NS
 from accelbus.testing.reading import Arrived, ReadBack
 from accelbus.testing.specimens import SPECIMENS, Specimen
-from accelbus.tracking import GeneralTracker
+from accelbus.tracking import GeneralTracker, finish_with_status
 from accelbus.values import Hook, config_values, encoder, flatten, sanitise
 from accelbus.view import Rules, View
 
@@ -52,7 +52,7 @@ class ArrivalTests:
             pytest.skip("the class declares nothing")
         specimens = [specimen for specimen in SPECIMENS if specimen.is_possible]
         given = _deliver(tracker, specimens, tmp_path / "specimens")
-        tracker.finish("finished")
+        finish_with_status(tracker, "finished")
         arrived = list(self.arrived(logging_dir))
         found = {specimen.name: _described(specimen, given.of(specimen), arrived, self.tolerance) for specimen in specimens}
         impossible = {specimen.name for specimen in SPECIMENS} - found.keys()
@@ -86,7 +86,8 @@ def _deliver(tracker: GeneralTracker, specimens: Iterable[Specimen], directory: 
     summary, faults = sanitise(logged["summary"])
     assert not faults, faults
     tracker.store_init_configuration(dict(config))
-    rows = _merged({**logged["log"], **logged["alert"]}, blobs)
+    values = _encoded({**logged["log"], **logged["alert"]}, blobs)
+    rows = _merged(values)
     tracker.log_batch([owed.row for owed in rows.scalars])
     media = {}
     for owed in rows.media:
@@ -95,20 +96,24 @@ def _deliver(tracker: GeneralTracker, specimens: Iterable[Specimen], directory: 
         tracker.log_media(owed.media_key or "", one, owed.row.step)
     tracker.summarise(summary)
     tracker.flush()
-    values = {key: value for owed in rows.scalars for key, value in owed.row.values.items()} | media
     said = {f"summary/{key}": value for key, value in summary.items()}
-    return _Given({**values, **said}, {f"config/{key}": value for key, value in {**config, **flatten(config)}.items()})
+    return _Given({**values, **media, **said}, {f"config/{key}": value for key, value in {**config, **flatten(config)}.items()})
 
 
-def _merged(logged: Mapping[str, Any], blobs: BlobStore) -> Rows:
-    """Return what becomes of one call of ``log`` in a run of one rank."""
+def _encoded(logged: Mapping[str, Any], blobs: BlobStore) -> dict[str, Any]:
+    """Return what a reader of the journal finds of one call of ``log``."""
     own = encoder()
     assert isinstance(own.enc_hook, Hook)
     own.enc_hook.blobs = blobs
     clean, faults = sanitise(logged, own)
     assert not faults, faults
+    return flatten(clean)
+
+
+def _merged(values: dict[str, Any]) -> Rows:
+    """Return what becomes of it in a run of one rank."""
     view = View(Rules(), tuning=Tuning())
-    events: list[AnyEvent] = [RunStart(EPOCH_NS, "run", 0, 1, 0, "host", 1), Metrics(EPOCH_NS + STEP * 10**9, STEP, flatten(clean))]
+    events: list[AnyEvent] = [RunStart(EPOCH_NS, "run", 0, 1, 0, "host", 1), Metrics(EPOCH_NS + STEP * 10**9, STEP, values)]
     items = [Item(EPOCH_NS, b"0123456789abcdef", 0, 0, "trainer", number, event) for number, event in enumerate(events, 1)]
     return rows_of([*view.feed(items), *view.finish()])
 

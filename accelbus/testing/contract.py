@@ -17,7 +17,7 @@ import pytest
 
 from accelbus.events import STATUSES
 from accelbus.testing.arrivals import ArrivalTests
-from accelbus.testing.driving import EPOCH_NS, made, row_of
+from accelbus.testing.driving import EPOCH_NS, environment_of, made, row_of
 from accelbus.testing.reading import ReadBack
 from accelbus.testing.recognising import is_equal
 from accelbus.testing.samples import ODD_KEYS, RECORD, RECORD_AT_ONCE
@@ -27,7 +27,8 @@ from accelbus.tracking import GeneralTracker, finish_with_status, overrides
 class SinkContract(ArrivalTests):
     """What delivery relies on. Class attributes say where a tracker cannot do better."""
 
-    tracker_class: ClassVar[type[GeneralTracker]]
+    tracker_class: ClassVar[type[Any]]
+    """A `GeneralTracker`, or a class written for Accelerate, with its base class or none."""
     init_kwargs: ClassVar[dict[str, Any]] = {}
     tolerance: ClassVar[float] = 0.0
     """Relative error of a stored number: 1e-6 for 32-bit floats."""
@@ -37,6 +38,10 @@ class SinkContract(ArrivalTests):
     """Whether a value that a crash left behind stays, below the one that replaced it."""
     one_run_per_process: ClassVar[bool] = False
     """The library keeps its run in globals: runs side by side are in processes of their own, as with delivery."""
+
+    @property
+    def durable_after(self) -> str:
+        return getattr(self.tracker_class, "durable_after", "flush")
 
     def read(self, logging_dir: Path) -> ReadBack:
         """Return what is stored below *logging_dir*, with the tracker's own reader."""
@@ -64,7 +69,7 @@ class SinkContract(ArrivalTests):
 
     @pytest.fixture(autouse=True)
     def _environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, value in self.tracker_class.environment(tmp_path / "environment", os.environ).items():
+        for name, value in environment_of(self.tracker_class, tmp_path / "environment").items():
             monkeypatch.setenv(name, value)
 
     def test_every_point_of_steps_in_any_order_is_stored(self, tracker: GeneralTracker, logging_dir: Path) -> None:
@@ -266,15 +271,15 @@ class SinkContract(ArrivalTests):
 
     def test_flushed_rows_survive_a_kill(self, logging_dir: Path) -> None:
         """What was flushed is there after SIGKILL, in a C locale, without a home; the declared durability is true."""
-        if self.tracker_class.durable_after == "finish":
+        if self.durable_after == "finish":
             pytest.skip("durable only after finish; delivery feeds it again")
-        self._killed(logging_dir, "flush" if self.tracker_class.durable_after == "flush" else "nothing")
+        self._killed(logging_dir, "flush" if self.durable_after == "flush" else "nothing")
         self._check(logging_dir, {(step, "损失"): float(step) for step in range(10)})
 
     @pytest.mark.parametrize("after", ["log", "flush"])
     def test_a_restart_continues_at_the_cursor(self, logging_dir: Path, after: str) -> None:
         """Killed past its cursor, with or without a flush since, and fed again from there: each point once."""
-        if self.tracker_class.durable_after == "finish":
+        if self.durable_after == "finish":
             pytest.skip("durable only after finish; delivery feeds it again")
         checkpoint = self._killed(logging_dir, "checkpoint", "log", *([after] if after != "log" else []))
         tracker = self.open(logging_dir, checkpoint)
@@ -295,10 +300,10 @@ class SinkContract(ArrivalTests):
         """A resumed job opens the run where the first one closed it."""
         tracker.log_batch([row_of(1, {"loss": 1.0})])
         tracker.flush()
-        tracker.finish("failed")
+        finish_with_status(tracker, "failed")
         resumed = self.open(logging_dir, tracker.checkpoint() if overrides(tracker, "checkpoint") else {})
         resumed.log_batch([row_of(2, {"loss": 2.0}, attempt=1)])
-        resumed.finish("finished")
+        finish_with_status(resumed, "finished")
         self._check(logging_dir, {(1, "loss"): 1.0, (2, "loss"): 2.0}, once=True)
         assert self.read(logging_dir).status in {None, "finished"}
 

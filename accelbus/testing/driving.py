@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from accelbus.rundir import RunRecord
-from accelbus.tracking import GeneralTracker, Row, RunInfo, load_tracker_class, make_tracker
+from accelbus.tracking import GeneralTracker, Row, RunInfo, adapted, load_tracker_class, make_tracker
 
 EPOCH_NS: Final = 1_767_139_200_000_000_000
 """Wall clock of the rows in these tests: in the past, so that a tracker's own clock shows."""
@@ -22,12 +22,16 @@ def state_dir(logging_dir: Path) -> Path:
     return logging_dir.with_name(logging_dir.name + "-state")
 
 
-def made(
-    tracker_class: type[GeneralTracker], logging_dir: Path, init_kwargs: Mapping[str, Any], *, resumed: bool = False
-) -> GeneralTracker:
+def environment_of(tracker_class: type[Any], directory: Path) -> dict[str, str]:
+    """Return what the class wants to be set before its package is imported."""
+    wanted = getattr(tracker_class, "environment", None)
+    return dict(wanted(directory, os.environ)) if callable(wanted) else {}
+
+
+def made(tracker_class: type[Any], logging_dir: Path, init_kwargs: Mapping[str, Any], *, resumed: bool = False) -> GeneralTracker:
     """Return a tracker as delivery makes one."""
     run_id = f"contract-{logging_dir.name}"
-    tracker = make_tracker(tracker_class, RunRecord(run_id=run_id, project="contract"), logging_dir, init_kwargs)
+    tracker = adapted(make_tracker(tracker_class, RunRecord(run_id=run_id, project="contract"), logging_dir, init_kwargs))
     tracker.run_info = RunInfo(run_id, "contract", run_id, resumed=resumed, state_dir=state_dir(logging_dir), output_dir=logging_dir)
     return tracker
 
@@ -43,7 +47,7 @@ def live(path: str, logging_dir: str, init_kwargs: dict[str, Any], script: Itera
     report = os.dup(1)
     os.dup2(2, 1)
     tracker_class = load_tracker_class(path)
-    os.environ.update(tracker_class.environment(state_dir(Path(logging_dir)), os.environ))
+    os.environ.update(environment_of(tracker_class, state_dir(Path(logging_dir))))
     tracker = made(tracker_class, Path(logging_dir), init_kwargs)
     tracker.restore({})
     tracker.start()
@@ -65,4 +69,4 @@ def live(path: str, logging_dir: str, init_kwargs: dict[str, Any], script: Itera
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-__all__ = ["EPOCH_NS", "live", "made", "row_of", "state_dir"]
+__all__ = ["EPOCH_NS", "environment_of", "live", "made", "row_of", "state_dir"]

@@ -24,7 +24,7 @@ def plain(found: Any, given: Any, tolerance: float) -> str | None:
     if type(found) is type(given) and is_equal(found, given, tolerance):
         return ""
     if isinstance(given, bool):
-        return str(found) if str(found) in {"1", "1.0", "True", "true"} else None
+        return "1" if isinstance(found, int | float) and found == given else f"text {found}" if found in {"1", "True", "true"} else None
     if isinstance(given, int | float) and isinstance(found, int | float):
         if math.isinf(given) and found == math.copysign(sys.float_info.max, given):
             return "the largest float"

@@ -124,8 +124,8 @@ GROUPS: Final[dict[str, tuple[Specimen, ...]]] = {
         Specimen("Audio", _tone, recognising.sound, needs="numpy"),
         Specimen("Video", _clip, recognising.clip, needs="numpy"),
         Specimen("Html", lambda _: Html("<p>première</p>"), recognising.page),
-        Specimen("Artifact, file", lambda path: Artifact(_file(path)), recognising.files),
-        Specimen("Artifact, directory", lambda path: Artifact(_folder(path)), recognising.files),
+        Specimen("Artifact, file", lambda path: Artifact(_file(path), "artifact_file"), recognising.files),
+        Specimen("Artifact, directory", lambda path: Artifact(_folder(path), "artifact_directory"), recognising.files),
     ),
     "About the run": (
         Specimen("alert", lambda _: Alert("loss is NaN", "at step 3", "error"), recognising.message, "alert"),

@@ -7,7 +7,7 @@ import pytest
 pytest.register_assert_rewrite("accelbus.testing")
 
 ROUND_TRIP = "test_every_point_of_steps_in_any_order_is_stored"
-LIGHT = ("test_jsonl.py", "test_tensorboard.py")
+LIGHT = ("test_jsonl.py", "test_tensorboard.py", "test_foreign.py")
 """Trackers that start at once: their whole suite belongs to ``make test``."""
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,12 @@ from aim.storage.context import Context
 
 from accelbus.blobs import BlobStore
 from accelbus.media import Artifact, Audio, Figure, Histogram, Image, Table, Video
-from accelbus.testing import Point, ReadBack, SinkContract, state_dir
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus.values import flatten
 from accelbus_sinks.aim import AimTracker
 from tests.support import aim_reader as reader
+from tests.support.arrivals import aim as found
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,12 @@ class TestAim(SinkContract):
     def _child(self, logging_dir, script):
         prepare(self.empty_repository, logging_dir)
         return super()._child(logging_dir, script)
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        run = reader.run_of(logging_dir, f"contract-{logging_dir.name}")
+        return found.arrived(run, reader.keys(state_dir(logging_dir)), logging_dir / "artifacts")
 
     def read(self, logging_dir: Path) -> ReadBack:
         run = reader.run_of(logging_dir, f"contract-{logging_dir.name}")

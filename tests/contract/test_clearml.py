@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,13 @@ pytest.importorskip("clearml")
 
 from accelbus.blobs import BlobStore
 from accelbus.media import Alert, Artifact, Audio, Histogram, Html, Image, Media, Table, Video, pack, unpack
-from accelbus.testing import Point, ReadBack, SinkContract, state_dir
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus.values import flatten
 from accelbus_sinks._clearml_names import Curves, curve_of
 from accelbus_sinks._step_text import read_step_text
 from accelbus_sinks.clearml import ClearMLTracker
+from tests.support.arrivals import clearml as found
 from tests.support.clearml_jobs import tracker_of
 from tests.support.clearml_server import ClearMLServer
 
@@ -46,6 +48,11 @@ class TestClearML(SinkContract):
 
     tracker_class = ClearMLTracker
     one_run_per_process = True
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        return found.arrived(folder := folder_of(state_dir(logging_dir)), events_of(folder), Curves(state_dir(logging_dir) / "keys.json"))
 
     def read(self, logging_dir: Path) -> ReadBack:
         return read(state_dir(logging_dir))

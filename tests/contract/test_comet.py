@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -27,12 +28,13 @@ import PIL.Image
 
 from accelbus.errors import ConfigurationError
 from accelbus.media import Artifact, Audio, Figure, Histogram, Html, Image, Table, Video
-from accelbus.testing import Point, ReadBack, SinkContract, state_dir
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus_sinks._comet_start import NO_CAPTURE, alone
 from accelbus_sinks._keys import read_keys
 from accelbus_sinks.comet import CometMLTracker
 from tests.support import comet_readers as readers
+from tests.support.arrivals import comet_ml as found
 from tests.support.comet_readers import archives
 from tests.support.media import media
 
@@ -42,6 +44,13 @@ class TestComet(SinkContract):
 
     tracker_class = CometMLTracker
     init_kwargs: ClassVar = {"online": False}
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        (archive,) = archives(logging_dir)
+        keys = {name: key for key, name in read_keys(state_dir(logging_dir) / "keys.json").items()}
+        return found.arrived(archive, lambda name: keys.get(name, name))
 
     def read(self, logging_dir: Path) -> ReadBack:
         keys = {name: key for key, name in read_keys(state_dir(logging_dir) / "keys.json").items()}

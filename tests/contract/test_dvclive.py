@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,12 @@ from dvclive.serialize import load_yaml
 from dvclive.utils import parse_tsv
 
 from accelbus.media import Artifact, Audio, Histogram, Html, Image, Table, Video
-from accelbus.testing import Point, ReadBack, SinkContract, state_dir
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus.values import flatten
 from accelbus_sinks._keys import read_keys
 from accelbus_sinks.dvclive import DVCLiveTracker
+from tests.support.arrivals import dvclive as found
 from tests.support.media import media
 
 
@@ -33,6 +35,11 @@ class TestDVCLive(SinkContract):
     """Every key is a table; tables have no types, so numbers are what looks like one."""
 
     tracker_class = DVCLiveTracker
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        return found.arrived(logging_dir)
 
     def read(self, logging_dir: Path) -> ReadBack:
         params = logging_dir / "params.yaml"

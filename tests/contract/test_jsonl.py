@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
 from accelbus.media import Artifact, Figure, Histogram, Html, Image, Table
-from accelbus.testing import Point, ReadBack, SinkContract
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract
 from accelbus.tracking import Row, RunInfo
 from accelbus.values import flatten
 from accelbus_sinks.jsonl import JSONLTracker
+from tests.support.arrivals import jsonl as found
 from tests.support.media import media
 
 
@@ -18,6 +20,11 @@ class TestJSONL(SinkContract):
     """Every line is JSON that any parser takes; numbers that are not finite are named on their line."""
 
     tracker_class = JSONLTracker
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        return found.arrived(logging_dir)
 
     def read(self, logging_dir: Path) -> ReadBack:
         points = []

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,11 +27,12 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from accelbus.blobs import BlobStore
 from accelbus.media import Artifact, Audio, Figure, Histogram, Image, Table
-from accelbus.testing import Point, ReadBack, SinkContract, state_dir
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus_sinks._mlflow_places import make_database
 from accelbus_sinks.mlflow import MLflowTracker
 from tests.support import mlflow_reader as reader
+from tests.support.arrivals import mlflow as found
 
 # MLflow's use of SQLAlchemy.
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
@@ -57,6 +59,11 @@ class TestMLflow(SinkContract):
 
     tracker_class = MLflowTracker
     keeps_replaced = True
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        return found.arrived(reader.run_of(f"contract-{logging_dir.name}"), state_dir(logging_dir))
 
     def read(self, logging_dir: Path) -> ReadBack:
         run = reader.run_of(f"contract-{logging_dir.name}")

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ import yaml
 
 from accelbus.blobs import BlobStore
 from accelbus.media import Alert, Artifact, Audio, Histogram, Html, Image, Media, Table, Video, pack, unpack
-from accelbus.testing import Point, ReadBack, SinkContract, state_dir
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row
 from accelbus.values import flatten
 from accelbus_sinks._keys import KeyMap
@@ -30,6 +31,7 @@ from accelbus_sinks._swanlab_core import SwanLabCore
 from accelbus_sinks._swanlab_names import key_of, name_of
 from accelbus_sinks._swanlab_run import project_name
 from accelbus_sinks.swanlab import SwanLabTracker
+from tests.support.arrivals import swanlab as found
 from tests.support.swanlab_jobs import STAGES, rows_of, tracker_of
 from tests.support.swanlab_server import SwanLabServer
 
@@ -50,6 +52,13 @@ class TestSwanLab(SinkContract):
     tracker_class = SwanLabTracker
     init_kwargs: ClassVar[dict[str, Any]] = {"mode": "offline"}
     one_run_per_process = True
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        (directory,) = logging_dir.glob("run-*")
+        names = KeyMap(state_dir(logging_dir) / "keys.json", name_of)
+        return found.arrived(directory, records_of(directory), lambda name: key_of(names.key(name)))
 
     def read(self, logging_dir: Path) -> ReadBack:
         return read(logging_dir, state_dir(logging_dir))

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,10 +20,11 @@ import numpy as np
 import PIL.Image
 
 from accelbus.media import Artifact, Audio, Figure, Histogram, Html, Image, Table, Video
-from accelbus.testing import Point, ReadBack, SinkContract
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract
 from accelbus.tracking import Row
 from accelbus_sinks.tensorboard import TensorBoardTracker
 from tests.support import tensorboard_readers as readers
+from tests.support.arrivals import tensorboard as found
 from tests.support.media import media
 
 
@@ -31,6 +33,11 @@ class TestTensorBoard(SinkContract):
 
     tracker_class = TensorBoardTracker
     tolerance = 1e-6
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        return found.arrived(logging_dir)
 
     def read(self, logging_dir: Path) -> ReadBack:
         points = [Point(*point) for point in readers.scalars(logging_dir)]

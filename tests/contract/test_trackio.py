@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ from trackio.sqlite_storage import SQLiteStorage
 
 import accelbus
 from accelbus.blobs import BlobStore
-from accelbus.testing import Point, ReadBack, SinkContract, state_dir
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus_sinks import trackio as tracker_module
 from accelbus_sinks.trackio import TrackioTracker
 from tests.support import trackio_reader as reader
+from tests.support.arrivals import trackio as found
 
 EPOCH_NS = 1_767_139_200_000_000_000
 
@@ -40,6 +42,11 @@ class TestTrackio(SinkContract):
 
     def has_stored(self, text: str, tmp_path: Path) -> bool:
         return super().has_stored(text, reader.DIRECTORY)
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        return found.arrived("contract", f"contract-{logging_dir.name}", state_dir(logging_dir) / "keys.json")
 
     def read(self, logging_dir: Path) -> ReadBack:
         run_id = f"contract-{logging_dir.name}"

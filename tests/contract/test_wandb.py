@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,10 +17,11 @@ pytest.importorskip("wandb")
 import numpy as np
 
 import accelbus
-from accelbus.testing import Point, ReadBack, SinkContract, state_dir
+from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.values import flatten
 from accelbus_sinks.wandb import EXIT_CODES, WandBTracker
 from tests.support import wandb_reader as reader, wandb_server
+from tests.support.arrivals import wandb as found
 from tests.support.wandb_runs import in_another_process, media, online, row, started, upload
 
 
@@ -28,6 +30,11 @@ class TestWandB(SinkContract):
 
     tracker_class = WandBTracker
     init_kwargs: ClassVar = {"mode": "offline"}
+
+    arrivals = found.ARRIVALS
+
+    def arrived(self, logging_dir: Path) -> Iterable[Arrived]:
+        return found.arrived(logging_dir, state_dir(logging_dir) / "keys.json")
 
     def read(self, logging_dir: Path) -> ReadBack:
         (file,) = reader.files(logging_dir)

@@ -34,11 +34,11 @@ def hashes(directory: Path) -> list[str]:
 
 def points(run: Run, state: Path) -> list[tuple[int, str, Any, float]]:
     """Return (step, key, value, seconds) of numbers, texts and lists."""
-    keys = _keys(state)
+    names = keys(state)
     found: list[tuple[int, str, Any, float]] = []
     for kind, name, context, items in sequences(run):
         if kind in {"metric", "texts"}:
-            key = keys["number" if kind == "metric" else "text", name] + (f"/rank{context['rank']}" if "rank" in context else "")
+            key = names["number" if kind == "metric" else "text", name] + (f"/rank{context['rank']}" if "rank" in context else "")
             found += [(step, key, value if kind == "metric" else _parsed(value.data), seconds) for step, value, seconds in items]
     return found
 
@@ -55,7 +55,7 @@ def _parsed(text: str) -> Any:
     return json.loads(text) if text.startswith("[") else text
 
 
-def _keys(state: Path) -> dict[tuple[str, str], str]:
+def keys(state: Path) -> dict[tuple[str, str], str]:
     """Return {(kind, name): key}."""
     found = {}
     for kind_and_key, name in read_keys(state / "names.jsonl").items():

@@ -1,0 +1,1 @@
+"""What each tracker's own reader finds, for the table of what arrives: one module per tracker."""
