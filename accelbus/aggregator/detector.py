@@ -158,15 +158,14 @@ class FailureDetector:
         self._watch.drop(member.producer, unlink=False)
 
     def _note_end(self, member: Member, remains: Remains) -> None:
-        is_news = remains.last_seq > member.last_seq or remains.dropped != member.dropped
+        # One that was replaced or thought lost has gone on, and may have come to an end of its own.
+        is_news = member.state in LIVE or remains.last_seq > member.last_seq or remains.dropped != member.dropped
         member.last_seq = max(member.last_seq, remains.last_seq)
         member.dropped = remains.dropped
-        if member.state in LIVE:
+        if is_news:
             said_so = bool(remains.status)
             record = self._roster.end(member, state="finished" if said_so else "dead", status=remains.status or "killed")
             self._ledger.record(record)
-        elif is_news:
-            self._ledger.record(self._roster.state_record(member))
 
 
 __all__ = ["FailureDetector"]

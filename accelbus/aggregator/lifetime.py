@@ -8,11 +8,11 @@ before it counts as finished.
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 import anyio
 
 from accelbus import host
-from accelbus.aggregator.deliverer import Deliverer
 from accelbus.aggregator.ledger import Ledger
 from accelbus.aggregator.remains import SpoolWatch
 from accelbus.aggregator.roster import Member, Roster
@@ -26,6 +26,17 @@ _SHORT_GRACE = 0.5
 _LOOK_INTERVAL = 0.1
 
 
+class Delivery(Protocol):
+    """What a lifetime needs of the run's trackers."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Every tracker was finished, and none was told to start again since."""
+
+    def resume(self) -> None:
+        """Let trackers that were finished look into the journal again."""
+
+
 class Lifetime:
     """Closes the run when every rank has ended, opens it again when something follows, and says when all is over.
 
@@ -33,15 +44,15 @@ class Lifetime:
         ledger: takes the record of the end.
         roster: who is there.
         watch: producers that are still there, although nothing of theirs is waited for: something of theirs may follow.
-        deliverer: of the run's trackers.
+        delivery: to the run's trackers.
         tuning: graces.
     """
 
-    def __init__(self, ledger: Ledger, roster: Roster, watch: SpoolWatch, deliverer: Deliverer, *, tuning: Tuning) -> None:
+    def __init__(self, ledger: Ledger, roster: Roster, watch: SpoolWatch, delivery: Delivery, *, tuning: Tuning) -> None:
         self._ledger = ledger
         self._roster = roster
         self._watch = watch
-        self._deliverer = deliverer
+        self._delivery = delivery
         self._tuning = tuning
         self._started = self._alone_since = time.monotonic()
         """Alone: no producer lives."""
@@ -86,7 +97,7 @@ class Lifetime:
 
     def _resume(self) -> None:
         self._owes_resumption = False
-        self._deliverer.resume()
+        self._delivery.resume()
 
     async def close_when_over(self) -> None:
         """Close the run when every rank has ended and its launcher will not bring one back."""
@@ -157,7 +168,7 @@ class Lifetime:
 
     @property
     def _is_delivered(self) -> bool:
-        return self._deliverer.is_finished and self._watch.is_empty
+        return self._delivery.is_finished and self._watch.is_empty
 
 
 def _is_to_come_back(member: Member) -> bool:
@@ -165,4 +176,4 @@ def _is_to_come_back(member: Member) -> bool:
     return member.may_restart and member.status != "finished"
 
 
-__all__ = ["Lifetime"]
+__all__ = ["Delivery", "Lifetime"]
