@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from accelbus.accelerator import Accelerator
     from accelbus.client.current import alert, attach, define_metric, finish, get_tracker, init, log, log_artifact
     from accelbus.client.run import Run
     from accelbus.config import Settings, SinkOptions
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 # {public name: module that defines it}. Strings, so that nothing below is imported early and the layers stay layers.
 _HOME = {
     "AccelbusError": "errors",
+    "Accelerator": "accelerator",
     "Alert": "media",
     "Artifact": "media",
     "Audio": "media",
@@ -96,6 +98,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "AccelbusError",
+    "Accelerator",
     "Alert",
     "Artifact",
     "Audio",

@@ -11,6 +11,7 @@ import accelbus
 
 PUBLIC = {
     "AccelbusError",
+    "Accelerator",
     "Alert",
     "Artifact",
     "Audio",

@@ -1,0 +1,121 @@
+"""Checkpoints: what is in one, which are complete, which is the newest.
+
+::
+
+    <checkpoint>/
+        pytorch_model.bin, pytorch_model_1.bin, …    models, without the wrapper of DDP
+        optimizer.bin, scheduler.bin, scaler.pt, custom_checkpoint_0.pkl, …
+        rank_<rank>.bin                              what differs between ranks: random numbers, positions of loaders, open gradients
+        accelbus.json                                written last: the checkpoint is complete
+
+Everything is read without running code (``weights_only``), unless ``load_kwargs`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from accelbus.durable import write_atomically
+
+MARKER: Final = "accelbus.json"
+CHECKPOINTS: Final = "checkpoints"
+_NUMBERED: Final = re.compile(r"checkpoint_(\d+)")
+
+
+class Marker(msgspec.Struct, kw_only=True):
+    """``accelbus.json``: whose checkpoint it is."""
+
+    run_id: str | None = None
+    project: str | None = None
+    step: int | None = None
+    """Last step that was logged."""
+    num_processes: int = 1
+    accumulated: int = 0
+    """Batches since the last one that a loader's end completed."""
+    sync_gradients: bool = True
+    created_ns: int = 0
+    accelbus: str = ""
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name of the file of object *number*: the first one's has no number."""
+    stem, dot, ending = name.rpartition(".")
+    return name if number == 0 else f"{stem}_{number}{dot}{ending}"
+
+
+def write(directory: Path, name: str, states: Sequence[Any]) -> None:
+    """Write a file for each of *states*; one that was there is replaced as a whole."""
+    for number, state in enumerate(states):
+        path = directory / numbered(name, number)
+        hidden = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with hidden.open("wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(path)
+        finally:
+            hidden.unlink(missing_ok=True)
+
+
+def read(path: Path, **arguments: Any) -> Any:
+    """Return what is in a file that `write` has written.
+
+    Raises:
+        FileNotFoundError: it is not there, so the checkpoint was made with fewer objects.
+    """
+    return torch.load(path, **{"map_location": "cpu", "weights_only": True, **arguments})
+
+
+def mark(directory: Path, marker: Marker) -> None:
+    """Say that the checkpoint is complete."""
+    write_atomically(directory / MARKER, msgspec.json.format(msgspec.json.encode(marker)))
+
+
+def unmark(directory: Path) -> None:
+    """Say that it is not: it is about to be written."""
+    (directory / MARKER).unlink(missing_ok=True)
+
+
+def marker_of(directory: Path) -> Marker | None:
+    """Return the marker of a complete checkpoint, None for anything else."""
+    try:
+        return msgspec.json.decode((directory / MARKER).read_bytes(), type=Marker)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def newest(project_dir: Path) -> Path | None:
+    """Return the newest complete checkpoint in a project's directory: the directory itself, one in it, or one in ``checkpoints``."""
+    found = [(marker.created_ns, path) for path in _candidates(project_dir) if (marker := marker_of(path)) is not None]
+    return max(found)[1] if found else None
+
+
+def named_automatically(project_dir: Path) -> list[Path]:
+    """Return the checkpoints that ``automatic_checkpoint_naming`` has made, complete or not, the oldest first."""
+    directory = project_dir / CHECKPOINTS
+    found = [(int(match[1]), entry) for entry in _entries(directory) if (match := _NUMBERED.fullmatch(entry.name)) is not None]
+    return [path for _, path in sorted(found)]
+
+
+def _candidates(project_dir: Path) -> Iterator[Path]:
+    yield project_dir
+    yield from _entries(project_dir)
+    yield from _entries(project_dir / CHECKPOINTS)
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return [entry for entry in directory.iterdir() if entry.is_dir()]
+    except OSError:
+        return []
+
+
+__all__ = ["CHECKPOINTS", "MARKER", "Marker", "mark", "marker_of", "named_automatically", "newest", "numbered", "read", "unmark", "write"]

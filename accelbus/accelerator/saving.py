@@ -1,0 +1,247 @@
+"""What `Accelerator` offers for checkpoints: everything a run needs to go on as if it had not stopped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from accelbus import __version__
+from accelbus.accelerator import checkpoint, randomness
+from accelbus.accelerator.checkpoint import Marker
+from accelbus.accelerator.parts import Parts
+from accelbus.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
+MODEL, OPTIMIZER, SCHEDULER, SCALER, CUSTOM = "pytorch_model.bin", "optimizer.bin", "scheduler.bin", "scaler.pt", "custom_checkpoint_0.pkl"
+
+
+class SavingMethods(Parts):
+    """Mixed into `Accelerator`."""
+
+    @property
+    def save_iteration(self) -> int:
+        return self.project_configuration.iteration
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """Let `save_state` and `load_state` take care of *objects* as well.
+
+        Raises:
+            ValueError: one of them has no ``state_dict`` or ``load_state_dict``.
+        """
+        wrong = [one for one in objects if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict"))]
+        if wrong:
+            raise ValueError(f"expected objects with state_dict and load_state_dict, got {wrong[0]!r}")
+        self._custom_objects.extend(objects)
+
+    def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
+        """Call ``hook(models, weights, output_dir)`` before something is saved; it may remove weights that it saves itself."""
+        handle = RemovableHandle(self._before_saving)
+        self._before_saving[handle.id] = hook
+        return handle
+
+    def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
+        """Call ``hook(models, input_dir)`` before something is loaded; it may remove models that it loads itself."""
+        handle = RemovableHandle(self._before_loading)
+        self._before_loading[handle.id] = hook
+        return handle
+
+    def save_state(self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True) -> str:
+        """Save all that was prepared or registered, random numbers, positions in the data, run and step. Every process has to call it.
+
+        A checkpoint that was not completed is never loaded. Within a loop over a data loader its position is part of the checkpoint;
+        after a loop that was left early, the position is the beginning of the next epoch, as it is for the process that goes on.
+
+        Args:
+            output_dir: not given: ``<project_dir>/checkpoints/checkpoint_<n>``, with ``automatic_checkpoint_naming``.
+            safe_serialization: taken for Accelerate's sake: what is saved is read without running code in any case.
+
+        Returns:
+            The directory.
+        """
+        directory = self._next_checkpoint(output_dir)
+        if self._scaling is not None:
+            self._scaling.update()
+        weights = [self.unwrap_model(model).state_dict() for model in self._models]
+        for hook in self._before_saving.values():
+            hook(self._models, weights, str(directory))
+        self._write_shared(directory, weights)
+        checkpoint.write(directory, f"rank_{self.state.process_index}.bin", [self._own_state()])
+        self.wait_for_everyone()
+        if self._writes:
+            checkpoint.mark(directory, self._marker())
+            self._drop_old_checkpoints()
+        self.wait_for_everyone()
+        self.project_configuration.iteration += 1
+        return str(directory)
+
+    def load_state(
+        self,
+        input_dir: str | os.PathLike[str] | None = None,
+        load_kwargs: Mapping[str, Any] | None = None,
+        **load_model_func_kwargs: Any,
+    ) -> None:
+        """Go on where `save_state` was called. Every process has to call it, after `prepare`.
+
+        The next loop over a prepared data loader begins where the checkpoint was made; `skip_first_batches` says otherwise. A later
+        `init_trackers` continues the checkpoint's run; a run that was started before is said to be forked from it.
+
+        Args:
+            input_dir: not given: the newest complete one, with ``automatic_checkpoint_naming``.
+            load_kwargs: for ``torch.load``, such as ``{"weights_only": False}``.
+            load_model_func_kwargs: for the models' ``load_state_dict``.
+
+        Raises:
+            ConfigurationError: there is no complete checkpoint; it is a ValueError.
+        """
+        directory, marker = self._checkpoint_to_load(input_dir)
+        reading = dict(load_kwargs or {})
+        models = list(self._models)
+        for hook in self._before_loading.values():
+            hook(models, str(directory))
+        for number, model in enumerate(models):
+            state = checkpoint.read(directory / checkpoint.numbered(MODEL, number), **reading)
+            self.unwrap_model(model).load_state_dict(state, **load_model_func_kwargs)
+        for name, objects in self._shared_objects().items():
+            for number, one in enumerate(objects):
+                one.load_state_dict(checkpoint.read(directory / checkpoint.numbered(name, number), **reading))
+        self.gradient_state.step, self.gradient_state.sync_gradients = marker.accumulated, marker.sync_gradients
+        self._last_step, self._origin = marker.step, marker
+        self.record_fork(marker)
+        self._load_own_state(directory, marker, reading)
+
+    def _next_checkpoint(self, output_dir: str | os.PathLike[str] | None) -> Path:
+        project = self.project_configuration
+        if project.automatic_checkpoint_naming and project.project_dir is not None:
+            directory = Path(project.project_dir) / checkpoint.CHECKPOINTS / f"checkpoint_{project.iteration}"
+            if checkpoint.marker_of(directory) is not None:
+                raise ConfigurationError(
+                    f"the checkpoint {str(directory)!r} is there already; load_state() goes on behind it, or set "
+                    f"accelerator.project_configuration.iteration"
+                )
+        elif output_dir is not None:
+            directory = Path(output_dir)
+        else:
+            raise ConfigurationError("save_state() needs output_dir, or a project_dir with automatic_checkpoint_naming")
+        self.wait_for_everyone()
+        directory.mkdir(parents=True, exist_ok=True)
+        if self._writes:
+            checkpoint.unmark(directory)
+        return directory
+
+    def _checkpoint_to_load(self, input_dir: str | os.PathLike[str] | None) -> tuple[Path, Marker]:
+        project = self.project_configuration
+        directory: Path | None
+        if input_dir is not None:
+            directory = Path(input_dir).expanduser()
+            if not directory.is_dir():
+                raise ConfigurationError(f"the checkpoint {str(directory)!r} does not exist")
+        elif project.automatic_checkpoint_naming and project.project_dir is not None:
+            named = checkpoint.named_automatically(Path(project.project_dir))
+            directory = next((path for path in reversed(named) if checkpoint.marker_of(path) is not None), None)
+            if directory is None:
+                raise ConfigurationError(f"there is no complete checkpoint in {str(project.project_dir)!r}")
+            project.iteration = int(directory.name.rpartition("_")[2]) + 1
+        else:
+            raise ConfigurationError("load_state() needs input_dir, or a project_dir with automatic_checkpoint_naming")
+        marker = checkpoint.marker_of(directory)
+        if marker is None:
+            raise ConfigurationError(f"{str(directory)!r} is no complete checkpoint: {checkpoint.MARKER} is missing, which is written last")
+        return directory, marker
+
+    @property
+    def _writes(self) -> bool:
+        """Whether this process writes what is the same in all of them."""
+        return self.state.is_local_main_process if self.project_configuration.save_on_each_node else self.state.is_main_process
+
+    def _shared_objects(self) -> dict[str, list[Any]]:
+        scalers = [] if self._scaling is None else [self._scaling.scaler]
+        return {OPTIMIZER: self._optimizers, SCHEDULER: self._schedulers, SCALER: scalers, CUSTOM: self._custom_objects}
+
+    def _write_shared(self, directory: Path, weights: list[Any]) -> None:
+        if not self._writes:
+            return
+        checkpoint.write(directory, MODEL, weights)
+        for name, objects in self._shared_objects().items():
+            checkpoint.write(directory, name, [one.state_dict() for one in objects])
+
+    def _marker(self) -> Marker:
+        return Marker(
+            run_id=None if self._run is None else self._run.id,
+            project=None if self._run is None else self._run.settings.project,
+            step=self._last_step,
+            num_processes=self.state.num_processes,
+            accumulated=self.gradient_state.step,
+            sync_gradients=self.gradient_state.sync_gradients,
+            created_ns=time.time_ns(),
+            accelbus=__version__,
+        )
+
+    def _own_state(self) -> dict[str, Any]:
+        """Return what only this process knows."""
+        own = {"random": randomness.capture(), "dataloaders": [loader.state_dict() for loader in self._dataloaders]}
+        if self.gradient_state.is_accumulating:
+            own["gradients"] = [_gradients_of(model) for model in self._models]
+        return own
+
+    def _load_own_state(self, directory: Path, marker: Marker, reading: dict[str, Any]) -> None:
+        path = directory / f"rank_{self.state.process_index}.bin"
+        if marker.num_processes != self.state.num_processes:
+            _log.warning(
+                "the checkpoint was made by %d processes, here are %d: random numbers go on differently, the position in the data is "
+                "the same to within one batch",
+                marker.num_processes,
+                self.state.num_processes,
+            )
+            path = path if path.exists() else directory / "rank_0.bin"
+        own = checkpoint.read(path, **reading)
+        for loader, state in zip(self._dataloaders, own["dataloaders"], strict=False):
+            loader.load_state_dict(state)
+        for model, gradients in zip(self._models, own.get("gradients", []), strict=False):
+            for name, parameter in model.named_parameters():
+                if name in gradients:
+                    parameter.grad = gradients[name].to(parameter.device)
+        randomness.restore(own["random"])
+
+    def _drop_old_checkpoints(self) -> None:
+        """Keep as many as ``total_limit`` says; the new one is complete by now."""
+        project = self.project_configuration
+        if not project.automatic_checkpoint_naming or project.total_limit is None or project.project_dir is None:
+            return
+        named = checkpoint.named_automatically(Path(project.project_dir))
+        for path in named[: max(0, len(named) - project.total_limit)]:
+            checkpoint.unmark(path)
+            shutil.rmtree(path, ignore_errors=True)
+
+    # --- models alone
+
+    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
+        """Return the state of *model* on the device it is on."""
+        state: dict[str, Any] = (self.unwrap_model(model) if unwrap else model).state_dict()
+        return state
+
+    def save(self, obj: Any, f: str | os.PathLike[str], safe_serialization: bool = False) -> None:
+        """Save *obj* with ``torch.save``, in one process."""
+        if self._writes:
+            torch.save(obj, f)
+
+    def save_model(self, model: nn.Module, save_directory: str | os.PathLike[str]) -> None:
+        """Save the weights of *model* as ``pytorch_model.bin``, in one process."""
+        if self._writes:
+            Path(save_directory).mkdir(parents=True, exist_ok=True)
+            checkpoint.write(Path(save_directory), MODEL, [self.get_state_dict(model)])
+
+
+def _gradients_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+__all__ = ["SavingMethods"]
