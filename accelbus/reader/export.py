@@ -17,8 +17,6 @@ definitions are lines of the types ``summary`` and ``definition``.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -33,8 +31,7 @@ from accelbus.journal.layout import segment_number
 from accelbus.journal.merge import Item, JournalReader, ReaderState
 from accelbus.media import EXTENSION, spelled_out
 from accelbus.rundir import RunDir
-
-_encode: Final = msgspec.json.Encoder().encode
+from accelbus.values.json_lines import json_line
 
 
 class Progress(NamedTuple):
@@ -121,7 +118,7 @@ class Export:
         line = {"run": self._run_id, "rank": item.rank, "attempt": item.attempt, "seq": item.seq, "time": _time_of(event), **details}
         if item.role not in ("", TRAINER):
             line["role"] = item.role
-        return _encoded(line)
+        return json_line(line, default=_described, names="type" not in line)
 
 
 def _time_of(event: Any) -> float:
@@ -158,26 +155,6 @@ _DESCRIBED: Final[Mapping[type, Callable[[Any], dict[str, Any]]]] = {
 }
 
 
-def _encoded(line: dict[str, Any]) -> bytes:
-    """Fast for what is usual. msgspec writes NaN as null, so a line with a null gets a second look."""
-    try:
-        data = _encode(line)
-    except (TypeError, ValueError, UnicodeEncodeError):
-        # Keys or values that JSON does not know, from a producer that encoded them all the same.
-        return _odd_line(line)
-    return _odd_line(line) if b"null" in data else data + b"\n"
-
-
-def _odd_line(line: dict[str, Any]) -> bytes:
-    values = line.get("values")
-    if isinstance(values, Mapping):
-        non_finite = [key for key, value in values.items() if _has_non_finite(value)]
-        line["values"] = _spelled_out(values)
-        if non_finite and "type" not in line:
-            line["non_finite"] = non_finite
-    return json.dumps(line, separators=(",", ":"), allow_nan=False, default=_described).encode() + b"\n"
-
-
 def _addressed(event: Any) -> dict[str, Any]:
     """Return whom *event* is for, where that is not everybody, and what a tracker gets beside it."""
     sinks = getattr(event, "sinks", ())
@@ -195,22 +172,6 @@ def _described(value: object) -> object:
         except CorruptDataError as error:
             return f"({error})"
     return str(value)
-
-
-def _has_non_finite(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_has_non_finite, value))
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-def _spelled_out(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): _spelled_out(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spelled_out(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 def progress_of(run_dir: RunDir, state: ReaderState) -> Progress:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from accelbus.durable import write_atomically
 from accelbus.values import flatten
+from accelbus.values.json_lines import spelled_out
 
 ELLIPSIS: Final = "…"
 """Last character of a text that was cut."""
@@ -66,12 +66,4 @@ def write_config(path: Path, config: Mapping[str, Any]) -> Path:
     return path
 
 
-def spelled_out(value: Any) -> Any:
-    """Return *value* with its numbers that are not finite as the texts NaN, Infinity and -Infinity, which JSON can carry."""
-    if isinstance(value, Mapping):
-        return {key: spelled_out(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [spelled_out(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+__all__ = ["ELLIPSIS", "FlatConfig", "flat_config", "shorten", "spelled_out", "text_of", "write_config"]

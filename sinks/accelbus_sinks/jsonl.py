@@ -22,21 +22,16 @@ how the run ended.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from accelbus.media import Media
 from accelbus.tracking import GeneralTracker, Row
+from accelbus.values.json_lines import json_line, spelled_out
 from accelbus_sinks._append_file import AppendFile, cut_back, set_aside
-from accelbus_sinks._config import spelled_out
 from accelbus_sinks._side_files import SideFiles, about
-
-_encode = msgspec.json.Encoder().encode
 
 
 class JSONLTracker(GeneralTracker):
@@ -151,24 +146,4 @@ class JSONLTracker(GeneralTracker):
 
 
 def _line(row: Row) -> bytes:
-    """Fast for what is usual. msgspec writes NaN as null, so a line with a null gets a second look."""
-    line: dict[str, Any] = {"step": row.step, "time": row.time_ns / 1e9, "attempt": row.attempt, "values": row.values}
-    try:
-        data = _encode(line)
-    except (OverflowError, UnicodeEncodeError):  # integers beyond 64 bits, lone surrogates: the json module takes both
-        return _odd_line(line)
-    return data + b"\n" if b"null" not in data else _odd_line(line)
-
-
-def _odd_line(line: dict[str, Any]) -> bytes:
-    non_finite = [key for key, value in line["values"].items() if _has_non_finite(value)]
-    line["values"] = spelled_out(line["values"])
-    if non_finite:
-        line["non_finite"] = non_finite
-    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-
-
-def _has_non_finite(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_has_non_finite, value))
-    return isinstance(value, float) and not math.isfinite(value)
+    return json_line({"step": row.step, "time": row.time_ns / 1e9, "attempt": row.attempt, "values": row.values})
