@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import os
+import types
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -202,10 +204,32 @@ def _function(hook: DDPCommunicationHookType | Hook) -> Hook:
         DDPCommunicationHookType.FP16: default_hooks.fp16_compress_hook,
         DDPCommunicationHookType.BF16: default_hooks.bf16_compress_hook,
         DDPCommunicationHookType.POWER_SGD: powerSGD_hook.powerSGD_hook,
-        DDPCommunicationHookType.BATCHED_POWER_SGD: powerSGD_hook.batched_powerSGD_hook,
+        DDPCommunicationHookType.BATCHED_POWER_SGD: _batched_power_sgd(),
         DDPCommunicationHookType.POST_LOCAL_SGD: post_localSGD_hook.post_localSGD_hook,
     }
     return functions[hook]
+
+
+def _batched_power_sgd() -> Hook:
+    """Return torch's ``batched_powerSGD_hook``, repaired.
+
+    Its helper has taken three dimensions since it orthogonalises layers in batches, and this hook still hands it two: the first step
+    after the warm-up ends with an AssertionError. The same code finds a helper here that takes both.
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    names = dict(vars(powerSGD_hook))
+    orthogonalise = names["_orthogonalize"]
+
+    def orthogonalise_any(matrices: torch.Tensor, *arguments: Any, **named: Any) -> None:  # Any: torch's own
+        # In place: what was two-dimensional is seen through a view.
+        orthogonalise(matrices.unsqueeze(0) if matrices.dim() == 2 else matrices, *arguments, **named)
+
+    original = powerSGD_hook.batched_powerSGD_hook
+    names["_orthogonalize"] = orthogonalise_any
+    repaired = types.FunctionType(original.__code__, names, original.__name__, original.__defaults__, original.__closure__)
+    functools.update_wrapper(repaired, original)
+    return repaired
 
 
 def _wrapping(wrapper: DDPCommunicationHookType) -> Callable[[Hook], Hook]:

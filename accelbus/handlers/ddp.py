@@ -113,7 +113,7 @@ class DistributedDataParallelKwargs(KwargsHandler):
 
 
 def ddp_in_force(model: DistributedDataParallel) -> dict[str, Any]:  # Any: plain data
-    """Return how *model* is wrapped, as plain data: arguments, buckets (bytes, once the first step is done), hook, world size."""
+    """Return how *model* is wrapped, as plain data: arguments, buckets (bytes; final after three steps), hook, world size."""
     hook = registered(model)
     found: dict[str, Any] = {
         "bucket_cap_mb": model.bucket_bytes_cap / 2**20,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import logging
@@ -106,7 +107,8 @@ class ExportingProfiler(torch.profiler.profile):
             super().export_chrome_trace(str(hidden))
             self._file = _publish(hidden, name)
         except OSError as error:
-            hidden.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                hidden.unlink()
             warnings.warn(f"cycle {self.cycle} of the profile could not be written: {error}", stacklevel=2)
             return None
         self.exported.append(self._file)

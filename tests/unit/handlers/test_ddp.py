@@ -151,7 +151,7 @@ def test_a_named_hook_may_have_a_group(wrapped):
 
 
 def test_what_is_in_force_is_told(wrapped):
-    """As plain data, with the buckets once the first step is done."""
+    """As plain data, buckets included."""
     step(wrapped)
     assert ddp_in_force(wrapped) == {
         "bucket_cap_mb": 25.0,
