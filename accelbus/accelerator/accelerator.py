@@ -8,7 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -262,6 +262,10 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
     clear = free_memory
 
     # --- information
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return itself: processes and runs cannot be copied, and configurations that hold an accelerator are."""
+        return self
 
     @property
     def scaler(self) -> torch.amp.GradScaler | None:

@@ -63,7 +63,7 @@ def reduce(data: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
     """
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
-    if reduction == "none" or (ranks() == 1 and scale == 1.0):
+    if reduction == "none":
         return data
     return map_tensors(lambda tensor: _reduce_tensor(tensor, reduction, scale), data)
 
@@ -102,7 +102,7 @@ def _broadcast_tensor(tensor: torch.Tensor, source: int) -> torch.Tensor:
 
 
 def _reduce_tensor(tensor: torch.Tensor, reduction: str, scale: float) -> torch.Tensor:
-    reduced = _sendable(tensor).clone()
+    reduced = (_sendable(tensor) if ranks() > 1 else tensor.detach()).clone()
     if ranks() > 1:
         dist.all_reduce(reduced, op=dist.ReduceOp.MAX if reduction == "max" else dist.ReduceOp.SUM)
     if reduction == "mean":
