@@ -7,14 +7,11 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from accelbus.handlers.base import KwargsHandler
-from accelbus.handlers.fields import checked, flag, one_of, optional, wrong_type
+from accelbus.handlers.fields import checked, flag, optional, precision
 from accelbus.handlers.process import device_type as current_device_type, require_torch
 
 if TYPE_CHECKING:
     import torch
-
-PRECISIONS = {"no": None, "fp16": "float16", "bf16": "bfloat16", "float16": "float16", "bfloat16": "bfloat16"}
-"""{what users write: torch's name of the dtype}"""
 
 
 @dataclasses.dataclass
@@ -59,9 +56,5 @@ def _dtype(wanted: object) -> torch.dtype | str | None:
 
     if wanted is None or isinstance(wanted, torch.dtype):
         return wanted
-    if not isinstance(wanted, str):
-        raise wrong_type("dtype", "a dtype or one of " + ", ".join(PRECISIONS), wanted)
-    name = wanted.lower().removeprefix("torch.")
-    if name not in PRECISIONS:
-        raise one_of("dtype", wanted, PRECISIONS)
-    return getattr(torch, PRECISIONS[name] or "", "no")
+    dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    return dtypes.get(name := precision("dtype", wanted), name)

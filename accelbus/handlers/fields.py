@@ -82,6 +82,20 @@ def text(label: str, value: Any) -> str:
     return value
 
 
+PRECISIONS = {"no": "no", "fp16": "fp16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+"""{what users write: the mixed precision that is meant}"""
+
+
+def precision(label: str, value: Any) -> str:
+    """Return "no", "fp16" or "bf16", whichever way *value* says it."""
+    if not isinstance(value, str):
+        raise wrong_type(label, "one of " + ", ".join(PRECISIONS), value)
+    found = PRECISIONS.get(value.lower().removeprefix("torch."))
+    if found is None:
+        raise one_of(label, value, PRECISIONS)
+    return found
+
+
 def function(label: str, value: Any) -> Any:
     """Let whatever can be called through."""
     if not callable(value):

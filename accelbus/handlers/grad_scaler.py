@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from accelbus.handlers.base import KwargsHandler
-from accelbus.handlers.fields import checked, flag, integer, number
+from accelbus.handlers.fields import checked, flag, integer, number, precision
 from accelbus.handlers.process import device_type, require_torch
 
 if TYPE_CHECKING:
@@ -47,13 +47,16 @@ class GradScalerKwargs(KwargsHandler):
             mixed_precision: what the scaler is for.
             scaler_class: another class with the same arguments, such as FSDP's ``ShardedGradScaler``.
             arguments: what *scaler_class* takes beyond the fields.
+
+        Raises:
+            ConfigurationError: *mixed_precision* is not known.
         """
         require_torch()
         import torch
 
         make = scaler_class or torch.amp.GradScaler
         chosen = self.kwargs_for(torch.amp.GradScaler, GradScalerKwargs)
-        if mixed_precision != "fp16":
+        if precision("mixed_precision", mixed_precision) != "fp16":
             self.warn_no_effect(f'has no effect with mixed precision "{mixed_precision}": only fp16 gradients underflow')
             chosen = {**chosen, "enabled": False}
         scaler: torch.amp.GradScaler = make(device or device_type(), **arguments, **chosen)

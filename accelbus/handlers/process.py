@@ -51,5 +51,6 @@ def device_type() -> str:
 
     if torch.cuda.is_available():
         return "cuda"
-    others = ("xpu", "mps", "mtia")
-    return next((name for name in others if getattr(torch, name, None) is not None and getattr(torch, name).is_available()), "cpu")
+    if torch.xpu.is_available():
+        return "xpu"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

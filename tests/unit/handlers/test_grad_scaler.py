@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from accelbus.errors import ConfigurationError
 from accelbus.handlers import GradScalerKwargs, NoEffectWarning
 
 
@@ -24,6 +25,12 @@ def test_without_fp16_the_scaler_does_nothing_and_says_why_once(precision):
     assert not scaler.is_enabled()
     loss = torch.ones(1, requires_grad=True).sum()
     assert scaler.scale(loss) is loss
+
+
+def test_an_unknown_precision_is_an_error():
+    """It is not taken for one without a scaler."""
+    with pytest.raises(ConfigurationError, match="mixed_precision: unknown 'fp61'; did you mean 'fp16'"):
+        GradScalerKwargs().build("cpu", mixed_precision="fp61")
 
 
 def test_a_scaler_that_is_disabled_stays_so():
