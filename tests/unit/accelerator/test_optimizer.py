@@ -31,7 +31,7 @@ def scaled(kind=torch.optim.AdamW, *, models=1, **arguments):
 
 
 @pytest.mark.parametrize(
-    ("kind", "arguments"),
+    "kind, arguments",
     [(torch.optim.SGD, {}), (torch.optim.AdamW, {}), (torch.optim.AdamW, {"fused": True}), (torch.optim.SGD, {"fused": True})],
     ids=["sgd", "adamw", "fused adamw", "fused sgd"],
 )

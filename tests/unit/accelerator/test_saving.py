@@ -1,0 +1,169 @@
+"""Checkpoints of a single process: complete or not there, and everything goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from accelbus.accelerator import ProjectConfiguration, checkpoint
+from accelbus.accelerator.checkpoint import Marker
+from accelbus.errors import ConfigurationError
+
+DATA = TensorDataset(torch.randn(23, 4, generator=torch.Generator().manual_seed(0)))
+
+
+class Counter:
+    """A custom object."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+class Training:
+    """Everything that a checkpoint keeps, and what goes on with it."""
+
+    def __init__(self, make, seed: int = 0, **arguments) -> None:
+        torch.manual_seed(seed)
+        self.accelerator = make(gradient_accumulation_steps=2, **arguments)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+        loader = DataLoader(DATA, 3, shuffle=True)
+        self.model, self.optimizer, self.schedule, self.loader = self.accelerator.prepare(model, optimizer, schedule, loader)
+        self.counter = Counter()
+        self.accelerator.register_for_checkpointing(self.counter)
+        self.losses: list[float] = []
+
+    def train(self, epochs: int, save_at: int | None = None, where: str | None = None) -> None:
+        for _ in range(epochs):
+            for (batch,) in self.loader:
+                with self.accelerator.accumulate(self.model):
+                    loss = self.model(batch).pow(2).mean()
+                    self.accelerator.backward(loss)
+                    self.optimizer.step()
+                    self.schedule.step()
+                    self.optimizer.zero_grad()
+                self.counter.count += 1
+                self.losses.append(float(loss))
+                if self.counter.count == save_at:
+                    self.accelerator.save_state(where)
+
+    def state(self):
+        return [self.losses[-6:], self.schedule.get_last_lr(), self.counter.count, *map(torch.clone, self.model.state_dict().values())]
+
+
+def same(one, other) -> bool:
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("batch", [1, 4, 8, 11, 16], ids=lambda batch: f"after batch {batch} of 8 per epoch")
+def test_training_goes_on_to_the_last_bit(make, tmp_path, batch):
+    """In the middle of an accumulation, of an epoch, at its end: losses, weights, averages, rates and random numbers are the same."""
+    whole = Training(make)
+    whole.train(4, save_at=batch, where=str(tmp_path / "checkpoint"))
+
+    resumed = Training(make, seed=5)
+    resumed.accelerator.load_state(tmp_path / "checkpoint")
+    assert resumed.counter.count == batch
+    resumed.train(4 - resumed.loader.iteration)
+    assert same(resumed.state(), whole.state())
+
+
+def test_checkpoints_are_numbered_and_old_ones_go(make, tmp_path):
+    """automatic_checkpoint_naming: the newest complete one is loaded, and total_limit are kept."""
+    config = ProjectConfiguration(project_dir=tmp_path, automatic_checkpoint_naming=True, total_limit=2)
+    training = Training(make, project_config=config)
+    made = [training.accelerator.save_state() for _ in range(4)]
+    assert [path.rpartition("/")[2] for path in made] == [f"checkpoint_{number}" for number in range(4)]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["checkpoint_2", "checkpoint_3"]
+
+    (tmp_path / "checkpoints" / "checkpoint_4").mkdir()  # somebody was killed while writing it
+    (tmp_path / "checkpoints" / "notes").mkdir()
+    again = Training(make, project_config=ProjectConfiguration(project_dir=tmp_path, automatic_checkpoint_naming=True))
+    with pytest.raises(ConfigurationError, match="is there already"):
+        again.accelerator.project_configuration.iteration = 3
+        again.accelerator.save_state()
+    again.accelerator.load_state()
+    assert again.accelerator.save_iteration == 4
+    assert again.accelerator.save_state().endswith("checkpoint_4")
+
+
+def test_an_incomplete_checkpoint_is_not_loaded(make, tmp_path):
+    """Whatever is missing, the error says what was expected."""
+    training = Training(make)
+    path = tmp_path / "checkpoint"
+    training.accelerator.save_state(path)
+    (path / checkpoint.MARKER).unlink()
+    with pytest.raises(ConfigurationError, match="no complete checkpoint"):
+        training.accelerator.load_state(path)
+    with pytest.raises(ValueError, match="does not exist"):
+        training.accelerator.load_state(tmp_path / "nowhere")
+    with pytest.raises(ConfigurationError, match="needs input_dir"):
+        training.accelerator.load_state()
+    with pytest.raises(ConfigurationError, match="needs output_dir"):
+        training.accelerator.save_state()
+
+
+def test_a_checkpoint_that_fails_leaves_none(make, tmp_path):
+    """An object that cannot be saved: the directory's former checkpoint counts as gone, not as the new one; nothing hidden is left."""
+    training = Training(make)
+    training.accelerator.save_state(tmp_path)
+    training.accelerator.register_for_checkpointing(type("Bad", (Counter,), {"state_dict": lambda self: lambda: None})())
+    with pytest.raises(Exception, match="pickle"):
+        training.accelerator.save_state(tmp_path)
+    assert checkpoint.marker_of(tmp_path) is None
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_hooks_see_models_and_weights(make, tmp_path):
+    """They may save and load in their own way, and can be removed."""
+    training, calls = Training(make), []
+    training.accelerator.register_save_state_pre_hook(lambda models, weights, path: (calls.append(len(models)), weights.clear()))
+    handle = training.accelerator.register_load_state_pre_hook(lambda models, path: (calls.append(path), models.clear()))
+    training.accelerator.save_state(tmp_path)
+    assert not (tmp_path / "pytorch_model.bin").exists()
+    training.accelerator.load_state(tmp_path)
+    assert calls == [1, str(tmp_path)]
+    handle.remove()
+    with pytest.raises(FileNotFoundError):
+        training.accelerator.load_state(tmp_path)
+
+
+def test_only_what_has_a_state_is_registered(make):
+    """The error names the object."""
+    with pytest.raises(ValueError, match="got 3"):
+        make().register_for_checkpointing(Counter(), 3)
+
+
+def test_the_newest_checkpoint_of_a_project(tmp_path):
+    """Wherever in the project's directory it lies; incomplete ones and foreign files do not count."""
+    assert checkpoint.newest(tmp_path / "nowhere") is None
+    for name, created in (("first", 1), ("checkpoints/checkpoint_0", 3), ("checkpoints/checkpoint_1", 2)):
+        (tmp_path / name).mkdir(parents=True)
+        checkpoint.mark(tmp_path / name, Marker(created_ns=created))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / checkpoint.MARKER).write_text("{")
+    assert checkpoint.newest(tmp_path) == tmp_path / "checkpoints/checkpoint_0"
+
+
+def test_files_of_several_objects_have_numbers():
+    """As Accelerate names them."""
+    assert [checkpoint.numbered("pytorch_model.bin", number) for number in (0, 1)] == ["pytorch_model.bin", "pytorch_model_1.bin"]
+
+
+def test_weights_alone(make, tmp_path):
+    """save_model and save write what torch reads."""
+    training = Training(make)
+    training.accelerator.save_model(training.model, tmp_path / "model")
+    training.accelerator.save({"a": 1}, tmp_path / "a.pt")
+    assert torch.load(tmp_path / "a.pt") == {"a": 1}
+    weights = torch.load(tmp_path / "model" / "pytorch_model.bin")
+    assert same(weights.values(), training.accelerator.get_state_dict(training.model).values())
