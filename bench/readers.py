@@ -67,7 +67,7 @@ def _tensorboard(where: Stored) -> Points:
 def _wandb(where: Stored) -> Points:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    (path,) = where.output.glob("wandb/offline-run-*/*.wandb")
+    (path,) = where.output.rglob("offline-run-*/*.wandb")
     for data in _wandb_records(path.read_bytes()):
         record = Record.FromString(data)
         if record.WhichOneof("record_type") == "history":
