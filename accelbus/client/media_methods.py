@@ -71,9 +71,23 @@ class MediaMethods:
         """Log text; the same as ``log({key: text})``, except that it counts no step."""
         self._log_beside({key: text}, step)
 
-    def log_figure(self, key: str, figure: Any, step: int | None = None, caption: str | None = None) -> None:
-        """Log a matplotlib figure, drawn now, or a plotly figure as it is. *key* may come second, as in Accelerate's MLflow tracker."""
-        if isinstance(figure, str):
+    def log_figure(
+        self,
+        key: Any,
+        figure: Any = None,
+        step: int | None = None,
+        caption: str | None = None,
+        *,
+        artifact_file: str | None = None,
+        **_: Any,
+    ) -> None:
+        """Log a matplotlib figure, drawn now, or a plotly figure as it is.
+
+        As in Accelerate's MLflow tracker *key* may come second, or be called *artifact_file*; other keyword arguments mean nothing.
+        """
+        if artifact_file is not None:
+            key, figure = artifact_file, key
+        elif isinstance(figure, str):
             key, figure = figure, key
         self._log_beside({key: Figure(figure, caption)}, step)
 
@@ -91,12 +105,15 @@ class MediaMethods:
 
     def log_artifact(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         name: str | None = None,
         type: str = "file",  # noqa: A002  the trackers' word
         aliases: str | Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
         step: int | None = None,
+        *,
+        local_path: str | os.PathLike[str] | None = None,
+        artifact_path: str | None = None,
     ) -> None:
         """Log a file or directory as it is now; it may be deleted or replaced right after the call.
 
@@ -107,8 +124,13 @@ class MediaMethods:
             aliases: latest, best, …
             metadata: plain values.
             step: as for ``log``.
+            local_path: *path*, as Accelerate's MLflow tracker calls it.
+            artifact_path: the same tracker's directory for it; becomes the first part of *name*.
         """
-        wrapper = Artifact(path, name, type, aliases, metadata)
+        path = path if local_path is None else local_path
+        if artifact_path is not None:
+            name = f"{artifact_path}/{name or _name_of(path)}"
+        wrapper = Artifact(path, name, type, aliases, metadata)  # type: ignore[arg-type]  # None is refused when it is read
         self._log_beside({ARTIFACTS + (str(name) if name else _name_of(path)): wrapper}, step)
 
     def log_artifacts(
@@ -119,9 +141,11 @@ class MediaMethods:
         aliases: str | Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
         step: int | None = None,
+        *,
+        artifact_path: str | None = None,
     ) -> None:
-        """Log a directory and all that is in it, as one artifact; see `log_artifact`."""
-        self.log_artifact(local_dir, name, type, aliases, metadata, step)
+        """Log a directory and all that is in it, as one artifact; see `log_artifact`. *artifact_path* is its name, too."""
+        self.log_artifact(local_dir, name or artifact_path, type, aliases, metadata, step)
 
     def alert(self, title: str, text: str = "", level: str = "info", step: int | None = None) -> None:
         """Send a message to whoever watches the run: in the tracker's way, else into its log.
