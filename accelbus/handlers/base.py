@@ -98,7 +98,7 @@ class KwargsHandler:
 
         Args:
             reason: what is said after the handler's name.
-            stacklevel: whose line is shown; 2 is the caller of this method.
+            stacklevel: whose line is shown; 2 is that of whoever called the function that warns.
         """
         warn_no_effect(type(self).__name__, reason, stacklevel + 1)
 
@@ -110,7 +110,7 @@ class KwargsHandler:
 
 
 def warn_no_effect(subject: str, reason: str, stacklevel: int = 2) -> None:
-    """Warn, once per process, that *subject* changes nothing, and why; *stacklevel* 2 is the caller's line."""
+    """Warn, once per process, that *subject* changes nothing, and why; *stacklevel* as in the method."""
     if (subject, reason) not in _said:
         _said.add((subject, reason))
         warnings.warn(f"{subject} {reason}", NoEffectWarning, stacklevel=stacklevel + 1)

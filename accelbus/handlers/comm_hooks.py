@@ -90,7 +90,7 @@ def hook_type(label: str, value: Any) -> DDPCommunicationHookType | Hook:  # Any
         if name.lower() not in known:
             raise one_of(label, name, list(DDPCommunicationHookType))
         return known[name.lower()]
-    if callable(value):
+    if callable(value) and not isinstance(value, type):
         return value  # type: ignore[no-any-return]  # torch checks the signature where it is registered
     raise wrong_type(label, "a hook's name, a DDPCommunicationHookType or a callable", value)
 

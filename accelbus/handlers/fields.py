@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import numbers
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -66,7 +67,7 @@ def number(above: float, below: float = math.inf) -> Check:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise wrong_type(label, wanted, value)
         plain = int(value) if isinstance(value, numbers.Integral) else float(value)
-        if not above < plain < below:  # also refuses nan and infinity
+        if not above < plain < below or plain > sys.float_info.max:  # also refuses nan and infinity
             raise wrong_value(label, wanted, value)
         return plain
 

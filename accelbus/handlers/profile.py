@@ -166,5 +166,5 @@ class ProfileKwargs(KwargsHandler):
                 f"{type(self).__name__}.activities: none of {', '.join(wanted)} exists here (there is: {', '.join(sorted(supported))})"
             )
         for missing in [name for name in wanted if name not in supported]:
-            self.warn_no_effect(f'records nothing for "{missing}", which does not exist here')
+            self.warn_no_effect(f'records nothing for "{missing}", which does not exist here', stacklevel=4)
         return found

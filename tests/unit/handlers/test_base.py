@@ -149,6 +149,7 @@ def test_an_unknown_field_is_an_error_that_names_the_known(handler):
         (lambda: AutocastKwargs(enabled=1), TypeError, r"AutocastKwargs.enabled: expected True or False, got 1 \(int\)"),
         (lambda: GradScalerKwargs(init_scale="8"), TypeError, r"init_scale: expected a number above 0, got '8' \(str\)"),
         (lambda: GradScalerKwargs(init_scale=float("nan")), ValueError, "init_scale: expected a number above 0, got nan"),
+        (lambda: GradScalerKwargs(init_scale=10**400), ValueError, "init_scale: expected a number above 0, got 1000"),
         (lambda: GradScalerKwargs(growth_factor=1), ValueError, "growth_factor: expected a number above 1, got 1"),
         (lambda: GradScalerKwargs(backoff_factor=1.0), ValueError, "expected a number above 0 and below 1, got 1.0"),
         (lambda: GradScalerKwargs(growth_interval=0), ValueError, "growth_interval: expected an integer of at least 1, got 0"),

@@ -77,6 +77,7 @@ def test_fields_of_hooks_are_no_arguments_of_ddp():
     [
         ({"comm_hook": "fp61"}, r"comm_hook: unknown 'fp61'; did you mean 'fp16'\? \(known: no, fp16, bf16, power_sgd"),
         ({"comm_hook": 16}, "comm_hook: expected a hook's name"),
+        ({"comm_hook": DDPCommunicationHookType}, "comm_hook: expected a hook's name"),
         ({"comm_wrapper": "power_sgd"}, r"comm_wrapper: unknown 'power_sgd' \(known: no, fp16, bf16\)"),
         ({"comm_wrapper": average}, r"comm_wrapper: unknown '<function average.* \(known: no, fp16, bf16\)"),
         ({"comm_hook": "power_sgd", "comm_state_option": {"matrix_rank": 2}}, "unknown option 'matrix_rank'; did you mean 'matrix_app"),

@@ -92,8 +92,9 @@ def test_a_backend_that_torch_lacks_is_an_error():
 
 def test_a_group_that_exists_is_left_alone_and_said_once(group_of_one):
     """With what is in force instead."""
-    with pytest.warns(NoEffectWarning, match=r"exists already \(backend 'gloo', timeout 1800.0 s\)"):
+    with pytest.warns(NoEffectWarning, match=r"exists already \(backend 'gloo', timeout 1800.0 s\)") as warned:
         assert not InitProcessGroupKwargs(timeout=MINUTE).init()
+    assert warned[0].filename == __file__
     assert not InitProcessGroupKwargs(timeout=MINUTE).init()
     assert in_force()["timeout"] == 1800.0
 

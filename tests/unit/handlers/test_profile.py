@@ -40,6 +40,7 @@ def steps_in(path: Path) -> list[int]:
         {"wait": 0, "warmup": 1, "active": 3, "repeat": 3, "skip_first": 1},
         {"wait": 3, "warmup": 2, "active": 1, "repeat": 1, "skip_first": 2},
         {"wait": 1, "warmup": 0, "active": 1, "repeat": 5},
+        {"wait": 0, "warmup": 0, "active": 1, "repeat": 3},
     ],
 )
 def test_the_callback_is_called_once_per_cycle(schedule):
@@ -259,9 +260,10 @@ def test_ranks_that_do_not_exist_say_so():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_an_activity_that_this_machine_lacks_is_left_out():
     """A script for GPUs runs on a CPU; with nothing left there is an error."""
-    with pytest.warns(NoEffectWarning, match='records nothing for "cuda", which does not exist here'):
+    with pytest.warns(NoEffectWarning, match='records nothing for "cuda", which does not exist here') as warned:
         profiler = ProfileKwargs(activities=["cpu", "cuda"]).build()
     assert profiler.activities == {torch.profiler.ProfilerActivity.CPU}
+    assert warned[0].filename == __file__
     with pytest.raises(ConfigurationError, match=r"none of cuda exists here \(there is: cpu\)"):
         ProfileKwargs(activities=["cuda"]).build()
 
