@@ -52,7 +52,7 @@ class Training:
                     self.schedule.step()
                     self.optimizer.zero_grad()
                 self.counter.count += 1
-                self.losses.append(float(loss))
+                self.losses.append(loss.item())
                 if self.counter.count == save_at:
                     self.accelerator.save_state(where)
 
