@@ -80,9 +80,11 @@ class Intake:
         self.append = queue.append
         self.faults.keep_in(queue.file)
 
-    def close(self) -> None:
-        """Take no more events but reserved ones; count those that come all the same."""
+    def close(self, event: RunEnd) -> None:
+        """Keep *event* as the last one, and count those that come all the same."""
         self.append = self._refuse_closed
+        if self._queue is not None:
+            self._queue.seal(self.encode(event))
 
     def detach(self) -> None:
         """The queue is about to be unmapped."""
@@ -115,7 +117,7 @@ class Intake:
             log_kwargs: {sink: keyword arguments}, plain data.
             beside: it is no step of its own where steps are counted per call: it belongs to the last one.
         """
-        if self._queue is None or self.append != self._queue.append:
+        if self._is_shut():
             self.append(b"")
             return
         now = time_ns()
@@ -133,10 +135,9 @@ class Intake:
             event = (METRICS_TAG, now, step, clean, auto_step, sinks, log_kwargs)
         self._put_event(event)
 
-    def put_reserved(self, event: RunStart | RunEnd) -> None:
-        """Keep a lifecycle event, also when the queue is full."""
-        if self._queue is not None:
-            self._queue.append_reserved(self.encode(event))
+    def put_start(self, event: RunStart) -> None:
+        """Keep the first event."""
+        self._append_reserved(self.encode(event))
 
     def put_config(self, event: ConfigUpdate) -> None:
         """Keep plain, nested hyperparameters, also when the queue is full."""
@@ -144,15 +145,15 @@ class Intake:
             return
         parts, large = value_model.split(event.values, self._tuning.event_bytes, self._encoder)
         for part in [*parts, *self._as_blobs(large)] or [{}]:
-            self._queue.append_reserved(self.encode(ConfigUpdate(event.time_ns, part, event.sinks)))
+            self._append_reserved(self.encode(ConfigUpdate(event.time_ns, part, event.sinks)))
 
     def put_statement(self, event: MetricDefinition | Summary) -> None:
         """Keep what is said about the run; the values of a summary are cleaned like those of a log call."""
-        if self._queue is None or self.append != self._queue.append:
+        if self._is_shut():
             self.append(b"")
             return
         if isinstance(event, MetricDefinition):
-            self._queue.append_reserved(self.encode(event))
+            self._append_reserved(self.encode(event))
             return
         clean, faults = value_model.sanitise(event.values, self._encoder)
         for key in [key for key, value in clean.items() if isinstance(value, msgspec.msgpack.Ext)]:
@@ -187,8 +188,8 @@ class Intake:
         Raises:
             QueueFullError: only with ``on_full="raise"``.
         """
-        if self._queue is None or self.append != self._queue.append:
-            self.append(payload)  # it was on its way to the queue while another thread finished the run: counted
+        if self._is_shut():
+            self._count_late(payload)
             return
         if values is not None and len(payload) > self._tuning.event_bytes:
             # What the payload holds: images and files in it were copied already.
@@ -240,6 +241,27 @@ class Intake:
                 self.faults.count("blob_full", f"{key!r} needs a file in the run directory: {error}", topic=f"blob_full:{key}")
         return references
 
+    def _append_reserved(self, payload: bytes) -> None:
+        queue = self._queue
+        if queue is not None and queue.append_reserved(payload):
+            return
+        if self._is_shut():
+            self._count_late(payload)
+        else:
+            self._count_full("full")
+
+    def _is_shut(self) -> bool:
+        """Whether events do not go to a queue, or not any more."""
+        queue = self._queue
+        return queue is None or self.append != queue.append
+
+    def _count_late(self, payload: bytes) -> None:
+        """*payload* was on its way to the queue when the run was finished, by another thread or by a handler that interrupted its `log`."""
+        if self.append == self._refuse_closed:
+            self.faults.count("closed", f"{self._name} was finished in the middle of a log(): its values are not kept")
+        else:
+            self.append(payload)
+
     # --- a full queue
 
     def _apply_policy(self, payload: bytes) -> None:
@@ -248,7 +270,9 @@ class Intake:
             raise QueueFullError(f"{self._name}: the spool is full; neither the bus process nor the run directory keeps up")
         if self._settings.on_full == "block" and self._append_blocking(payload):
             return
-        reason = "blocked" if self._settings.on_full == "block" else "full"
+        self._count_full("blocked" if self._settings.on_full == "block" else "full")
+
+    def _count_full(self, reason: str) -> None:
         self.faults.count(
             reason, f"{self._name}: events are dropped; the spool is full, neither the bus process nor the run directory keeps up"
         )

@@ -86,6 +86,8 @@ class Run(MediaMethods, StatementMethods):
         self._identity = identity
         self._started_by: tuple[int, int] | None = None
         self._environ: dict[str, str] = {}
+        # Once: the user may go elsewhere, and no relative path with him.
+        self._directory = host.working_directory(os.environ)
         self._tuning = tuning or Tuning()
         self._finishing = threading.Lock()
         self._finisher: int | None = None
@@ -277,9 +279,7 @@ class Run(MediaMethods, StatementMethods):
         if self._state != "running" or queue is None or pump is None:
             return True
         self._stop_recording(ending)
-        self._intake.close()
-        self._intake.put_reserved(RunEnd(time_ns(), ending.status, ending.reason))
-        is_sealed = queue.seal()
+        self._intake.close(RunEnd(time_ns(), ending.status, ending.reason))
         self._state = "closed"
         if queue.file is not None:
             queue.file.mark_ending(ending.status)
@@ -295,7 +295,7 @@ class Run(MediaMethods, StatementMethods):
             wait_for_sinks(pump, self.dir, how_long(ending, self.settings, self._tuning, timeout, alone=alone))
         elif pump.attempt is None:
             self._leave_settings()
-        self._close(queue, pump, safe=safe, is_sealed=is_sealed)
+        self._close(queue, pump, safe=safe)
         return safe
 
     def _stop_recording(self, ending: Ending) -> None:
@@ -329,13 +329,13 @@ class Run(MediaMethods, StatementMethods):
             if not self._run_dir.record_path.exists():
                 self._run_dir.write_record(self.record())
 
-    def _close(self, queue: Spool | MemoryQueue, pump: Pump, *, safe: bool, is_sealed: bool) -> None:
+    def _close(self, queue: Spool | MemoryQueue, pump: Pump, *, safe: bool) -> None:
         pump.stop()
         pump.join(2.0)
         confirmed = pump.final.is_set()
         if confirmed and queue.file is not None:
             queue.file.mark_closed()
-        if not pump.is_alive() and is_sealed:
+        if not pump.is_alive():
             # Without the bus process's word the file stays: it tells the next one that this producer was here, and ended.
             self._final_statistics = self.statistics()
             self._queue = None
@@ -448,6 +448,7 @@ class Run(MediaMethods, StatementMethods):
             durability=settings.durability,
             world_size=1 if self._identity is None else self._identity.world_size,
             created_ns=self._created_ns,
+            directory=self._directory,
             accelbus=__version__,
             settings_of_rank=self.rank,
             search_path=tuple(os.path.abspath(path) for path in sys.path) if self._needs_search_path else (),
@@ -537,13 +538,13 @@ class Run(MediaMethods, StatementMethods):
         """
         launcher = self._bus_launcher() if self.settings.endpoint is None else None
         self._started_by = launcher_process(os.environ)
-        self._environ = dict(os.environ)
+        self._environ = {**os.environ, "PWD": self._directory}
         hello = self.hello(1, 0)
         placed = place(hello, durability=self.settings.durability, tuning=self._tuning, wake=self._wake)
         self._queue, self._where = placed
         self._intake.open(self._queue)
         self._state = "running"
-        self._intake.put_reserved(
+        self._intake.put_start(
             RunStart(
                 time_ns(),
                 self.id,

@@ -43,22 +43,26 @@ class MemoryQueue:
     def append(self, payload: bytes) -> bool:
         """Queue *payload*; False when the queue is full, or *payload* too large. Safe from any thread and signal handler: one atomic operation."""
         incoming = self._incoming
-        if len(incoming) >= self._limit or len(payload) > self._largest:
+        count, size = len(incoming), len(payload)
+        # Between this comparison and the append is no call: a signal handler that seals comes before or after.
+        if count >= self._limit or size > self._largest:
             self._wake()
             return False
         incoming.append(payload)
         return True
 
     def append_reserved(self, payload: bytes) -> bool:
-        """Queue a lifecycle or configuration event whatever the limit."""
+        """Queue a lifecycle or configuration event whatever the limit; False when sealed."""
+        if self._is_sealed:
+            return False
         self._incoming.append(payload)
         return True
 
-    def seal(self) -> bool:
-        """Refuse everything from here on."""
+    def seal(self, last: bytes) -> None:
+        """Queue *last*, and refuse everything from here on."""
         self._is_sealed = True
         self._limit = 0
-        return True
+        self._incoming.append(last)
 
     def take(self, max_events: int, max_bytes: int) -> Batch | None:
         """Return the next events that were not taken yet, None when there are none."""
@@ -125,8 +129,9 @@ class MemoryQueue:
         return "memory"
 
     def _set_limit(self) -> None:
+        limit = max(1, int(self._bytes / self._average) - len(self._window))
         if not self._is_sealed:
-            self._limit = max(1, int(self._bytes / self._average) - len(self._window))
+            self._limit = limit
 
     def close(self, *, unlink: bool) -> None:
         if self.file is not None:

@@ -6,15 +6,14 @@ The format is described in `accelbus.journal.spool_file` and, of the records, in
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType
 from typing import Final
 
 from accelbus import frame
-from accelbus.journal import ring
+from accelbus.journal import ring, stacks
 from accelbus.journal.batch import Batch
 from accelbus.journal.ring import WRITES
 from accelbus.journal.spool_file import HEADER_BYTES, MAX_CAPACITY, MAX_PAYLOAD, SpoolFile
@@ -85,17 +84,18 @@ class Spool:
             return self._append_contended(payload)
         kept = True
         try:
+            try:
+                write = WRITES[size]
+            except IndexError:
+                write = ring.make_write(size)
             at = self._head - (size + 23 & -8)
             if at < self._limit:
                 kept = self._append_at_limit(payload, _RESERVED_WORDS)
             else:
-                try:
-                    write = WRITES[size]
-                except IndexError:
-                    write = ring.make_write(size)
                 seq = self._next_seq
                 try:
-                    # The room is taken first: a signal handler that raises runs after the call, and finds all of it done.
+                    # Between the comparison and the write is no call, so no signal handler: one that seals comes before or after.
+                    # The room is taken first: if the handler raises, all of it is done.
                     self._next_seq, self._head = seq + 1, at
                     write(self._map, at, payload, size, seq)
                 except BaseException:
@@ -108,29 +108,30 @@ class Spool:
         return kept
 
     def append_reserved(self, payload: bytes) -> bool:
-        """Like `append`, for lifecycle and configuration events: they may use the reserved room too."""
+        """Like `append`, for lifecycle and configuration events: they may use the reserved room too. False also when sealed."""
         return self._append_waiting(_Waiting(payload, 0))
 
-    def seal(self) -> bool:
-        """Refuse everything from here on, also from threads that are just about to append: no event follows the last one.
+    def seal(self, last: bytes) -> None:
+        """Commit what waits and *last*, and refuse everything from here on, also from threads that are just about to append.
 
-        False: a call further down this very stack is in the middle of an append, and will still write when it goes on.
+        An append further down this very stack has committed its event already, or will find that it is refused. So the spool may be
+        closed, whoever calls this.
         """
         deadline = time.monotonic() + _TOKEN_LOST_AFTER
         while True:
             try:
                 del self._token[0]
             except IndexError:
-                if _is_interrupted_below(self):
-                    return False
-                if time.monotonic() > deadline and not _is_held(self):
-                    self._token.append(None)
-                time.sleep(0)
+                if stacks.is_below(self, _ENTRIES):
+                    self._seal(last)  # in its place: it does not go on before we return
+                    return
+                self._wait_for_token(deadline)
                 continue
-            self._is_sealed = True
-            self._limit = _NOTHING_FITS
-            self._token.append(None)
-            return True
+            try:
+                self._seal(last)
+            finally:
+                self._token.append(None)
+            return
 
     def take(self, max_events: int, max_bytes: int) -> Batch | None:
         """Return the next events that were not taken yet, None when there are none."""
@@ -207,10 +208,8 @@ class Spool:
         """Words between the top of the ring and the next record."""
         return self._capacity - 1 - (self._head - HEADER_BYTES >> 3)
 
-    def _append_at_limit(self, payload: bytes, reserved: int) -> bool:
+    def _append_at_limit(self, payload: bytes, reserved: int, one: _Waiting | None = None, *, sealing: bool = False) -> bool:
         """Append with the token held when the hot path's limit was reached: wrap around, find more room, or say full."""
-        if self._is_sealed:
-            return False
         needed = ring.words_of(len(payload))
         capacity = self._capacity
         reserved = min(reserved, capacity // 4)
@@ -218,45 +217,55 @@ class Spool:
         # An exception from a signal handler may end this call anywhere: the hot path must then come back here.
         self._limit = _NOTHING_FITS
         # The word below a record is the next commit word, and must be free as well.
-        wraps = index + needed >= capacity
-        if wraps:
+        if index + needed >= capacity:
             lap, index = lap + capacity, 0
         free = self._tail + capacity - lap - index
         if len(payload) > self._largest or needed + 1 + reserved > free:
             self._wake()
             return False
-        if wraps:
-            self._wrap(lap)
         head = index + needed
-        self._commit(payload, ring.place_of(head, capacity))
         # The hot path may go on until the end of the ring, the reserve, or the next eighth, where the pump is woken. It does not
         # look at sizes: whatever ends before the limit must be small enough.
         step = min(capacity // _WAKES_PER_LAP, self._largest >> 3)
         last = min(capacity - 1, index + free - 1 - min(_RESERVED_WORDS, capacity // 4), head + step)
+        limit = ring.place_of(last, capacity)
+        if not self._commit(payload, lap, ring.place_of(head, capacity), ring.make_write(len(payload)), one, sealing):
+            return False
         self._wake()
-        self._limit = ring.place_of(last, capacity)
+        if not self._is_sealed:
+            self._limit = limit
         return True
 
-    def _wrap(self, lap: int) -> None:
-        """Go on at the top of the ring. What is there from the last lap is cleared before a reader is sent there."""
-        self._words[self._capacity - 1] = 0
-        self._words[self._head - HEADER_BYTES >> 3] = self._next_seq | ring.WRAP
-        self._lap, self._head = lap, ring.place_of(0, self._capacity)
-
-    def _commit(self, payload: bytes, at: int) -> None:
-        """Do what `append` does itself."""
-        seq, write = self._next_seq, ring.make_write(len(payload))
+    def _commit(self, payload: bytes, lap: int, at: int, write: ring.Write, one: _Waiting | None, sealing: bool) -> bool:
+        """Write a record, and whatever sends the reader to it; False when the spool has been sealed."""
+        size, seq = len(payload), self._next_seq
+        # From here to the write is no call, so no signal handler that seals, and nobody but us has moved the head before.
+        if self._is_sealed and not sealing:
+            return False
+        if one is not None:
+            one.kept = True
+        if lap != self._lap:
+            # What is at the top from the last lap is cleared before a reader is sent there.
+            self._words[self._capacity - 1] = 0
+            self._words[self._head - HEADER_BYTES >> 3] = seq | ring.WRAP
         try:
-            self._next_seq, self._head = seq + 1, at
-            write(self._map, at, payload, len(payload), seq)
+            self._next_seq, self._lap, self._head = seq + 1, lap, at
+            write(self._map, at, payload, size, seq)
         except BaseException:
             self._complete(at, payload, seq)
             raise
+        return True
 
     def _complete(self, at: int, payload: bytes, seq: int) -> None:
         """An exception came between taking the room for a record and its end, out of a trace function: leave no hole in the ring."""
-        if self._head == at and self._words[(at - HEADER_BYTES >> 3) + ring.words_of(len(payload))] != seq:
+        if not self._is_sealed and self._head == at and self._words[(at - HEADER_BYTES >> 3) + ring.words_of(len(payload))] != seq:
             ring.make_write(len(payload))(self._map, at, payload, len(payload), seq)
+
+    def _seal(self, last: bytes) -> None:
+        self._is_sealed = True
+        self._limit = _NOTHING_FITS
+        self._waiting.append(_Waiting(last, 0))
+        self._commit_waiting(sealing=True)
 
     def _append_contended(self, payload: bytes) -> bool:
         return self._append_waiting(_Waiting(payload, _RESERVED_WORDS))
@@ -267,20 +276,19 @@ class Spool:
         Returns at once when the holder is a call further down this very stack: it commits the waiting events when it goes on.
         """
         if own is not None:
+            if self._is_sealed:
+                return False
             self._waiting.append(own)
         deadline = time.monotonic() + _TOKEN_LOST_AFTER
         while self._waiting if own is None else own.kept is None:
             try:
                 del self._token[0]
             except IndexError:
-                if _is_interrupted_below(self):
+                if stacks.is_below(self, _ENTRIES):
                     if own is not None:
                         own.is_left = True
                     return True
-                if time.monotonic() > deadline and not _is_held(self):
-                    # The exception of a signal handler hit between taking the token and the try block.
-                    self._token.append(None)
-                time.sleep(0)
+                self._wait_for_token(deadline)
                 continue
             try:
                 self._commit_waiting()
@@ -288,43 +296,33 @@ class Spool:
                 self._token.append(None)
         return own is None or bool(own.kept)
 
-    def _commit_waiting(self) -> None:
+    def _wait_for_token(self, deadline: float) -> None:
+        if time.monotonic() > deadline and not stacks.is_anywhere(self, _holds_token):
+            # The exception of a signal handler hit between taking the token and the try block.
+            self._token.append(None)
+        time.sleep(0)
+
+    def _commit_waiting(self, *, sealing: bool = False) -> None:
+        """With the token held. A handler that seals in the middle of it commits the rest itself, also what we have begun with."""
         while self._waiting:
             one = self._waiting[0]
-            one.kept = self._append_at_limit(one.payload, one.reserved)
-            if not one.kept and one.is_left:
-                self.file.count_dropped("full")
-            self._waiting.popleft()
+            if one.kept is None and not self._append_at_limit(one.payload, one.reserved, one, sealing=sealing) and one.kept is None:
+                one.kept = False
+                if one.is_left:
+                    self.file.count_dropped("full")
+            if self._waiting and self._waiting[0] is one:
+                self._waiting.popleft()
 
 
 _TOKEN_LOST_AFTER: Final = 0.1
 _APPEND = Spool.append.__code__
 _COMMIT = Spool._commit_waiting.__code__  # noqa: SLF001
+_SEAL = Spool._seal.__code__  # noqa: SLF001
 _CONTENDED = Spool._append_contended.__code__  # noqa: SLF001
 _WAITING = Spool._append_waiting.__code__  # noqa: SLF001
 _ENTRIES = frozenset({_APPEND, _CONTENDED, _WAITING, Spool.append_reserved.__code__})
 
 
-def _is_interrupted_below(spool: Spool) -> bool:
-    """Whether a call on *spool* further down this thread's stack was interrupted by the code that led here."""
-    stack: FrameType | None = sys._getframe(1)  # noqa: SLF001
-    while stack is not None and stack.f_code in _ENTRIES:
-        stack = stack.f_back
-    while stack is not None:
-        if stack.f_code in _ENTRIES and stack.f_locals.get("self") is spool:
-            return True
-        stack = stack.f_back
-    return False
-
-
-def _is_held(spool: Spool) -> bool:
-    """Whether some thread is between taking and returning the token of *spool*."""
-    for stack in sys._current_frames().values():  # noqa: SLF001
-        inner, outer = None, stack
-        while outer is not None:
-            code = outer.f_code
-            holds = code is _COMMIT or (code is _APPEND and inner not in (_CONTENDED, _WAITING))
-            if holds and outer.f_locals.get("self") is spool:
-                return True
-            inner, outer = code, outer.f_back  # type: ignore[assignment]  # the end of the stack
-    return False
+def _holds_token(code: CodeType, called: CodeType | None) -> bool:
+    """Whether a call that is in *called* is between taking and returning the token."""
+    return code in (_COMMIT, _SEAL) or (code is _APPEND and called not in (_CONTENDED, _WAITING))

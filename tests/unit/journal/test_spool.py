@@ -194,9 +194,7 @@ def test_an_interrupted_append_leaves_a_ring_that_works(spool: Spool, line: int)
     assert [event[0] for event in left_in(spool)] in ([0, 1, 2, 3], [0, 2, 3])
 
 
-@pytest.mark.parametrize(
-    "code", [Spool._append_at_limit.__code__, Spool._wrap.__code__, Spool._commit.__code__], ids=lambda code: code.co_name
-)
+@pytest.mark.parametrize("code", [Spool._append_at_limit.__code__, Spool._commit.__code__], ids=lambda code: code.co_name)
 @pytest.mark.parametrize("line", range(1, 24))
 def test_an_append_that_is_interrupted_where_the_ring_wraps_leaves_a_ring_that_works(spool: Spool, code: CodeType, line: int) -> None:
     """The slow path, which wraps around and finds more room, can be hit before any of its lines too."""
