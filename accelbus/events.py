@@ -105,7 +105,15 @@ class ConsoleLines(msgspec.Struct, array_like=True, tag=8):
     stream: str = "stdout"
 
 
-Event: TypeAlias = Metrics | ConfigUpdate | RunStart | RunEnd | MetricDefinition | Summary | RunFacts | ConsoleLines
+class Fill(msgspec.Struct, array_like=True, tag=9):
+    """Values that were on their way from a device when their events were written; see `accelbus.pending`."""
+
+    time_ns: int
+    values: dict[int, Any]
+    """{token of the mark: number, or list of numbers; None: it did not arrive, and is counted as ``device_lost``}"""
+
+
+Event: TypeAlias = Metrics | ConfigUpdate | RunStart | RunEnd | MetricDefinition | Summary | RunFacts | ConsoleLines | Fill
 
 
 class ProducerJoined(msgspec.Struct, array_like=True, tag=32):

@@ -12,13 +12,14 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from accelbus import blobs
+from accelbus import blobs, pending
 from accelbus.errors import CorruptDataError
 from accelbus.events import (
     METRICS_TAG,
     AnyEvent,
     ConfigUpdate,
     ConsoleLines,
+    Fill,
     MetricDefinition,
     Metrics,
     Record,
@@ -48,8 +49,15 @@ class FlatMetrics(Metrics, array_like=True, tag=METRICS_TAG, gc=False, eq=False)
     __hash__ = None  # type: ignore[assignment]  # it is mutable
 
 
+class PendingMetrics(FlatMetrics, array_like=True, tag=METRICS_TAG, gc=False, eq=False):
+    """`FlatMetrics` some of whose values were on their way when it was written; `accelbus.journal.fills` brings them in later."""
+
+    marks: dict[str, int] = msgspec.field(default_factory=dict)
+    """{key: token}, beside ``values``"""
+
+
 _Decode: TypeAlias = Callable[[Any], Any]
-_FlatEvent: TypeAlias = FlatMetrics | ConfigUpdate | RunStart | RunEnd | MetricDefinition | Summary | RunFacts | ConsoleLines
+_FlatEvent: TypeAlias = FlatMetrics | ConfigUpdate | RunStart | RunEnd | MetricDefinition | Summary | RunFacts | ConsoleLines | Fill
 _decode_events: Final[_Decode] = msgspec.msgpack.Decoder(list[_FlatEvent]).decode
 _decode_flat_event: Final[_Decode] = msgspec.msgpack.Decoder(_FlatEvent).decode
 _decode_any_metrics: Final[_Decode] = msgspec.msgpack.Decoder(Metrics).decode
@@ -95,7 +103,11 @@ def _decode_nested(large_values: Path | None, part: Any) -> FlatMetrics:
         for key, value in values.items():
             if type(value) is msgspec.msgpack.Ext and value.code == blobs.EXTENSION:
                 values[key] = _large(value, large_values)
-    return FlatMetrics(event.time_ns, event.step, values, event.auto_step, event.sinks, event.log_kwargs)  # type: ignore[arg-type]  # lists may be nested
+    marks = {key: token for key, value in values.items() if (token := pending.token_of(value)) is not None}
+    for key in marks:
+        del values[key]
+    fields = (event.time_ns, event.step, values, event.auto_step, event.sinks, event.log_kwargs)
+    return PendingMetrics(*fields, marks) if marks else FlatMetrics(*fields)  # type: ignore[arg-type]  # lists may be nested
 
 
 def _large(reference: msgspec.msgpack.Ext, directory: Path) -> Any:

@@ -19,7 +19,9 @@ import msgspec
 
 from accelbus.config import Tuning, from_environment
 from accelbus.errors import CorruptDataError, RunNotFoundError
-from accelbus.events import Metrics, ProducerJoined, RunClosed, RunStart
+from accelbus.events import Fill, Metrics, ProducerJoined, RunClosed, RunStart
+from accelbus.journal.bodies import PendingMetrics
+from accelbus.journal.fills import Fills
 from accelbus.journal.merge import Item, JournalReader
 from accelbus.journal.producers import ProducerInfo
 from accelbus.reader.accounts import ProducerAudit, account_for
@@ -124,6 +126,7 @@ class _Scan:
         self._evidence = Evidence(run_dir, tuning=tuning)
         self._ledgers = [SinkLedger(run_dir, sink, tuning=tuning) for sink in sinks_of(run_dir, self._read_record())]
         self._values: Counter[bytes] = Counter()
+        self._fills = Fills()
         self._values_of_rank: Counter[int] = Counter()
         self._closed_as: str | None = None
 
@@ -145,8 +148,8 @@ class _Scan:
     def _count(self, items: list[Item]) -> None:
         for item in items:
             event = item.event
-            if isinstance(event, Metrics):
-                values = len(event.values)
+            if isinstance(event, Metrics | Fill):
+                values = self._count_values(item, event)
                 self._values[item.producer] += values
                 self._values_of_rank[item.rank] += values
                 for ledger in self._ledgers:
@@ -155,6 +158,13 @@ class _Scan:
                 self._closed_as = event.status
             elif isinstance(event, RunStart | ProducerJoined):
                 self._closed_as = None
+
+    def _count_values(self, item: Item, event: Metrics | Fill) -> int:
+        """Return how many values came with *event*; those on their way come with a later one."""
+        if isinstance(event, Fill):
+            return sum(len(filled.values) for filled in self._fills.take(item, event))
+        early = self._fills.expect(item, event, event.step) if type(event) is PendingMetrics else ()
+        return len(event.values) + sum(len(filled.values) for filled in early)
 
     def _conclude(self, reader: JournalReader) -> Audit:
         infos = dict(reader.producers)

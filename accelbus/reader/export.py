@@ -9,6 +9,9 @@
     {"run":"digits-1f","rank":0,"attempt":0,"seq":9,"time":…,"type":"console","stream":"stdout","lines":["epoch 1"]}
     {"run":"digits-1f","rank":0,"attempt":0,"seq":99,"time":…,"type":"end","status":"finished","reason":""}
 
+A value that was still on its way from a device when its event was written follows as a line of its own, with the time and step at
+which it was logged.
+
 A metric logged without any step has ``"step":null`` and ``"auto_step"``, the number of its call. Producers of another role than trainer
 have a ``"role"``. JSON has no NaN: numbers that are not finite are written as the JSONL tracker writes them, as ``"NaN"``,
 ``"Infinity"`` or ``"-Infinity"`` with the keys listed in ``"non_finite"``; in a configuration as those texts. Summary values and metric
@@ -25,7 +28,21 @@ import msgspec
 from accelbus.config import Tuning, from_environment
 from accelbus.delivery.statements import loaded
 from accelbus.errors import CorruptDataError, RunNotFoundError
-from accelbus.events import TRAINER, ConfigUpdate, ConsoleLines, MetricDefinition, Metrics, RunEnd, RunFacts, RunStart, Summary
+from accelbus.events import (
+    TRAINER,
+    AnyEvent,
+    ConfigUpdate,
+    ConsoleLines,
+    Fill,
+    MetricDefinition,
+    Metrics,
+    RunEnd,
+    RunFacts,
+    RunStart,
+    Summary,
+)
+from accelbus.journal.bodies import PendingMetrics
+from accelbus.journal.fills import Fills
 from accelbus.journal.intervals import Intervals
 from accelbus.journal.layout import segment_number
 from accelbus.journal.merge import Item, JournalReader, ReaderState
@@ -70,6 +87,7 @@ class Export:
         self._run_dir = run_dir
         self._tuning = tuning if tuning is not None else from_environment(Tuning)
         self._reader = JournalReader(run_dir.journal, tuning=self._tuning)
+        self._fills = Fills()
         self._run_id = run_dir.path.resolve().name
         self.lines = 0
         """Written so far."""
@@ -97,12 +115,19 @@ class Export:
         return Gaps(events, statistics.undecodable, statistics.corrupt)
 
     def _lines_of(self, items: Sequence[Item]) -> bytes:
-        lines = [line for item in items if (line := self._line(item)) is not None]
+        lines = [line for item in items for event in self._events(item) if (line := self._line(item, event)) is not None]
         self.lines += len(lines)
         return b"".join(lines)
 
-    def _line(self, item: Item) -> bytes | None:
+    def _events(self, item: Item) -> Sequence[AnyEvent]:
+        """Return the event of *item*, and values that come late as what they are."""
         event = item.event
+        if type(event) is PendingMetrics:
+            filled = self._fills.expect(item, event, event.step)
+            return [event, *filled] if event.values else filled
+        return self._fills.take(item, event) if isinstance(event, Fill) else [event]
+
+    def _line(self, item: Item, event: AnyEvent) -> bytes | None:
         describe = _DESCRIBED.get(type(event))
         if isinstance(event, Metrics):
             details: dict[str, Any] = {"step": event.step, "values": event.values}

@@ -8,15 +8,15 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from accelbus import blobs, media
+from accelbus import blobs, media, pending
 from accelbus.events import Scalar
 
 Value: TypeAlias = Scalar | list[Any] | msgspec.msgpack.Ext
-"""An extension is packed media."""
+"""An extension is packed media, or the mark of a value that is on its way."""
 SEPARATOR: Final = "/"
 NOTHING: Final = object()
 """In place of a leaf that was refused."""
-_EXTENSIONS: Final = frozenset({blobs.EXTENSION, media.EXTENSION})
+_EXTENSIONS: Final = frozenset({blobs.EXTENSION, media.EXTENSION, pending.EXTENSION})
 _MAX_DEPTH: Final = 64
 """Levels of lists in lists that readers keep as lists; what is deeper becomes JSON text."""
 

@@ -27,7 +27,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from accelbus.config import Tuning
-from accelbus.events import TRAINER, Metrics, ProducerJoined, ProducerState, RunClosed, RunEnd, RunStart, Tick
+from accelbus.events import TRAINER, Fill, Metrics, ProducerJoined, ProducerState, RunClosed, RunEnd, RunStart, Tick
+from accelbus.journal.bodies import PendingMetrics
+from accelbus.journal.fills import Fills, FillsState
 from accelbus.view.contributors import OTHER_ROLES, Contributors, ContributorsState
 from accelbus.view.horizon import EmittedPoint, Horizon, HorizonState
 from accelbus.view.keywords import Keywords, StepKeywords
@@ -85,6 +87,7 @@ class ViewState(msgspec.Struct, array_like=True):
     counts: dict[int, Counts] = {}
     forced: int = 0
     keywords: list[StepKeywords] = []
+    fills: FillsState = msgspec.field(default_factory=FillsState)
 
 
 class View:
@@ -113,6 +116,8 @@ class View:
         self._open = OpenPoints()
         for point in state.open:
             self._open.add(point)
+        self._fills = Fills(state.fills)
+        """Values on their way. A rank is past a step only when its own have come."""
         self._awaited_in_event: dict[frozenset[int] | None, frozenset[int]] = {}
         self._points: list[Point] = []
         self.counts: dict[int, Counts] = state.counts
@@ -130,6 +135,8 @@ class View:
                 self._pass_time(now_ns)
             if isinstance(event, Metrics):
                 self._apply_metrics(item, event)
+            elif isinstance(event, Fill):
+                self._apply_fill(item, event)
             else:
                 self._apply_other(item)
         return self._take()
@@ -152,6 +159,7 @@ class View:
             counts=self.counts,
             forced=self.forced,
             keywords=self.keywords.state(),
+            fills=self._fills.state(),
         )
         return _copy(state)
 
@@ -195,6 +203,7 @@ class View:
             producer = event.producer if isinstance(event, ProducerJoined) else item.producer
             self._hear(item, producer, event.role, event.world_size)
         elif isinstance(event, RunEnd):
+            self._fills.end(item.producer)
             self._leave(item, item.producer)
         elif isinstance(event, ProducerState):
             if event.state == "alive":
@@ -229,6 +238,8 @@ class View:
         attempt, rank = self._attempt, item.rank
         if attempt is None or item.attempt != attempt.number:
             return
+        if self._fills:
+            step = self._fills.passed(item.producer, step)
         before = attempt.reached.get(rank)
         if before is None or step > before:
             attempt.reached[rank] = step
@@ -256,11 +267,21 @@ class View:
             counts.filtered += len(event.values)
         else:
             self._apply_values(event, attempt, step, who, counts)
+        if type(event) is PendingMetrics:
+            for filled in self._fills.expect(item, event, step):
+                self._apply_metrics(item, filled)
         if is_trainer:
             # After its values: what it makes ready must not overtake them.
             self._reach(item, step)
         if self._open.cost > self._size:
             self._force()
+
+    def _apply_fill(self, item: Item, event: Fill) -> None:
+        """Take values that come after their events, and go on to where their rank has come meanwhile."""
+        for filled in self._fills.take(item, event):
+            self._apply_metrics(item, filled)
+        if (step := self._fills.held(item.producer)) is not None:
+            self._reach(item, step)
 
     def _apply_values(self, event: Metrics, attempt: int, step: int, who: int, counts: Counts) -> None:
         if event.log_kwargs is not None and self._sink is not None and (given := event.log_kwargs.get(self._sink)):

@@ -23,6 +23,7 @@ SHAPES = {
     "summary-1": (events.Summary(1, {"best": 0.9}, ("wandb",)), None),
     "run-facts-1": (events.RunFacts(1, {"git": {"commit": "abc"}}), None),
     "console-lines-1": (events.ConsoleLines(1, ["one", "two"], "stderr"), None),
+    "fill-1": (events.Fill(1, {7: 0.5, 8: [1.0, 2.0], 9: None}), None),
     "producer-joined-1": (events.ProducerJoined(1, b"p" * 16, 0, 2, 1, "trainer", "host", 7, b"L" * 16), None),
     "producer-state-1": (events.ProducerState(1, b"p" * 16, "dead", 9, "killed", {"full": 2}), None),
     "tick-1": (events.Tick(1), None),

@@ -1,0 +1,282 @@
+"""Values that still lie on a device when they are logged: copied without waiting, told to the run when they have arrived.
+
+The event of a ``log`` call enters the queue at once, with a mark (`accelbus.pending`) in the place of each value that is on its way.
+`Arrivals` remembers the marks; the pump asks it now and then what has arrived and sends that as a `accelbus.events.Fill`. Nothing
+here synchronises, and nothing outside the training thread calls the device: that a copy is done is read from host memory, where the
+device writes a flag behind the value.
+
+`Copier` is what a kind of device has to offer; `CudaCopier` is the one there is. Tensors of other devices are copied at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+
+from accelbus import pending
+from accelbus.client.faults import Faults
+from accelbus.values import MAX_ITEMS, UnsupportedValueError, copy_now
+
+_log = logging.getLogger("accelbus")
+ARENA_BYTES: Final = 1 << 20
+"""Page-locked memory of one device: some 65,000 numbers on their way."""
+_WORD: Final = 8
+
+Format: TypeAlias = Literal["f", "d", "q"]
+"""float32, float64, int64 in a memoryview."""
+
+
+class Copy(Protocol):
+    """One copy on its way."""
+
+    def is_done(self) -> bool:
+        """Whether the value has arrived. A look at host memory: any thread may ask."""
+
+    def value(self) -> Any:
+        """Return the number, or the elements as a list, and give the room back. To be called once, when it is done."""
+
+    def forget(self) -> None:
+        """Nobody will ask for the value: give the room back when the device has stopped writing to it."""
+
+
+class Copier(Protocol):
+    """Copies tensors of one device to host memory without waiting."""
+
+    def begin(self, tensor: Any) -> Copy | None:
+        """Start a copy on the tensor's current stream; None when there is no room. Called in the thread that logs.
+
+        Raises:
+            CapturingError: the stream records a graph; a copy would become part of it and happen at each replay.
+        """
+
+
+class CapturingError(RuntimeError):
+    """The current stream is being captured."""
+
+
+class _Waiting(NamedTuple):
+    copy: Copy
+    since: float
+
+
+class Arrivals:
+    """What is on its way for one producer. `begin` runs in the threads that log, `collect` in the pump's.
+
+    Args:
+        faults: counts what does not arrive, as ``device_lost``.
+        patience: seconds after which a copy counts as lost.
+        copier_of: returns the copier of a tensor's device, None if there is none.
+    """
+
+    def __init__(self, faults: Faults, *, patience: float, copier_of: Callable[[Any], Copier | None] | None = None) -> None:
+        self._faults = faults
+        self._patience = patience
+        self._copier_of = copier_of or CudaCopier.of
+        self._tokens = count(1)
+        self._waiting: dict[int, _Waiting] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything is on its way."""
+        return bool(self._waiting)
+
+    def begin(self, tensor: Any) -> Any:
+        """Return what stands for *tensor* in its event: a mark, or the value when there is no way without waiting.
+
+        Raises:
+            UnsupportedValueError: there is no room for the copy, the stream is being captured, or the tensor is too large; the
+                reason is counted.
+        """
+        copier = self._copier_of(tensor)
+        if copier is None:
+            return copy_now(tensor)
+        if tensor.numel() > MAX_ITEMS:
+            raise UnsupportedValueError(f"expected at most {MAX_ITEMS} elements, got {tensor.numel()}; log a summary of them", "too_large")
+        try:
+            copy = copier.begin(tensor)
+        except CapturingError as error:
+            raise UnsupportedValueError(str(error), "device_lost") from None
+        if copy is None:
+            raise UnsupportedValueError("too many values are on their way from the device; log less often", "device_lost")
+        token = next(self._tokens)
+        self._waiting[token] = _Waiting(copy, time.monotonic())
+        return pending.mark(token)
+
+    def collect(self) -> dict[int, Any]:
+        """Return {token: value} of what has arrived since the last time; None for a value that is given up."""
+        arrived: dict[int, Any] = {}
+        late = time.monotonic() - self._patience
+        # A copy: other threads log meanwhile. In one C call, so nothing gets in between.
+        for token, waiting in list(self._waiting.items()):
+            if waiting.copy.is_done():
+                arrived[token] = waiting.copy.value()
+            elif waiting.since < late:
+                self._lose(waiting, f"has not arrived within {self._patience:g} s")
+                arrived[token] = None
+            else:
+                continue
+            del self._waiting[token]
+        return arrived
+
+    def give_up(self) -> dict[int, Any]:
+        """Return `collect`, with None for all that has not arrived by now."""
+        arrived = self.collect()
+        for token, waiting in list(self._waiting.items()):
+            self._lose(waiting, "had not arrived when the run ended")
+            arrived[token] = None
+            del self._waiting[token]
+        return arrived
+
+    def _lose(self, waiting: _Waiting, why: str) -> None:
+        waiting.copy.forget()
+        self._faults.count("device_lost", f"a value on a device {why}; it is counted as device_lost")
+
+
+# CUDA
+
+
+class _CudaCopy:
+    """A piece of the arena: the elements, and a word that becomes 1 behind them."""
+
+    __slots__ = ("_at", "_flag", "_format", "_items", "_owner", "_shape", "is_over")
+
+    def __init__(self, owner: CudaCopier, at: int, flag: int, code: Format, shape: tuple[int, ...], items: int) -> None:
+        self._owner = owner
+        self._at = at
+        self._flag = flag
+        self._format = code
+        self._items = items
+        self._shape = shape
+        self.is_over = False
+        """Its room is free once the device is done with it."""
+
+    def is_done(self) -> bool:
+        return self._owner.words[self._flag] == 1
+
+    def value(self) -> Any:
+        size = self._items * (4 if self._format == "f" else _WORD)
+        numbers: memoryview[Any] = self._owner.bytes[self._at : self._at + size].cast(self._format)
+        value = numbers[0] if self._items == 1 else (numbers.tolist() if len(self._shape) == 1 else _nested(numbers.tolist(), self._shape))
+        self.forget()
+        return value
+
+    def forget(self) -> None:
+        self.is_over = True
+
+
+def _nested(numbers: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """Return *numbers* as lists of lists of this *shape*."""
+    for width in reversed(shape[1:]):
+        numbers = [numbers[at : at + width] for at in range(0, len(numbers), width)]
+    return numbers
+
+
+class CudaCopier:
+    """A ring of page-locked memory of one CUDA (or ROCm) device.
+
+    A copy is two transfers on the stream that is current when ``log`` is called: the elements, as float32, float64 or int64, and
+    behind them a flag. Transfers of one stream happen in order, so a flag that can be read has its elements before it.
+    """
+
+    _all: Final[dict[int, CudaCopier]] = {}
+
+    @classmethod
+    def of(cls, tensor: Any) -> CudaCopier | None:
+        """Return the copier of the tensor's device, made at its first use; None for devices without one."""
+        device = tensor.device
+        if device.type != "cuda":
+            return None
+        copier = cls._all.get(device.index)
+        if copier is None:
+            try:
+                copier = cls._all[device.index] = cls(device)
+            except RuntimeError as error:
+                # While a stream is captured, or without page-locked memory.
+                raise UnsupportedValueError(f"no page-locked memory for values of {device}: {error}", "device_lost") from error
+        return copier
+
+    def __init__(self, device: Any, size: int = ARENA_BYTES) -> None:
+        torch = sys.modules["torch"]
+        self._torch = torch
+        self._device = device
+        if _is_capturing(torch):
+            raise CapturingError(_CAPTURING)
+        self._arena = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+        self.bytes = memoryview((ctypes.c_ubyte * size).from_address(self._arena.data_ptr())).cast("B")
+        self.words = self.bytes.cast("q")
+        with torch.cuda.device(device):
+            self._one = torch.ones(1, dtype=torch.int64, device=device)
+        self._size = size
+        self._used: deque[tuple[_CudaCopy, int]] = deque()
+        """Copies in the order of their places, each with the end of its place."""
+        self._head = self._tail = 0
+        self._lock = threading.Lock()
+
+    def begin(self, tensor: Any) -> Copy | None:
+        torch = self._torch
+        if _is_capturing(torch):
+            raise CapturingError(_CAPTURING)
+        source = tensor.detach()
+        kind, code = self._host_type(source)
+        items = source.numel()
+        needed = -(-items * kind.itemsize // _WORD) * _WORD + _WORD
+        # A signal handler that logs finds the lock taken by the call that it interrupted: then there is no room for its value.
+        if not self._lock.acquire(timeout=0.01):
+            return None
+        try:
+            at = self._place(needed)
+            if at is None:
+                return None
+            flag = (at + needed) // _WORD - 1
+            self.words[flag] = 0
+            copy = _CudaCopy(self, at, flag, code, tuple(source.shape), items)
+            self._used.append((copy, at + needed))
+        finally:
+            self._lock.release()
+        place = self._arena[at : at + items * kind.itemsize].view(kind)
+        place.copy_(source.to(kind).reshape(-1), non_blocking=True)
+        self._arena[flag * _WORD : (flag + 1) * _WORD].view(torch.int64).copy_(self._one, non_blocking=True)
+        return copy
+
+    def _host_type(self, tensor: Any) -> tuple[Any, Format]:
+        torch = self._torch
+        if tensor.dtype == torch.float64:
+            return torch.float64, "d"
+        if tensor.dtype.is_floating_point:
+            return torch.float32, "f"
+        if tensor.dtype.is_complex:
+            raise UnsupportedValueError(f"expected a tensor of real numbers, got {tensor.dtype}")
+        return torch.int64, "q"
+
+    def _place(self, needed: int) -> int | None:
+        """Return where *needed* bytes are free; None when they are not."""
+        while self._used and self._used[0][0].is_over and self._used[0][0].is_done():
+            self._tail = self._used.popleft()[1]
+        if not self._used:
+            self._head = self._tail = 0
+        if self._used and self._head <= self._tail:
+            at, end = self._head, self._tail
+        elif self._head + needed <= self._size:
+            at, end = self._head, self._size
+        else:
+            at, end = 0, self._tail
+        if at + needed > end:
+            return None
+        self._head = at + needed
+        return at
+
+
+_CAPTURING: Final = "a CUDA graph is being captured: a value logged now would be copied at every replay; log it after the replay"
+
+
+def _is_capturing(torch: Any) -> bool:
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+__all__ = ["ARENA_BYTES", "Arrivals", "CapturingError", "Copier", "Copy", "CudaCopier"]
