@@ -20,9 +20,9 @@ def mark(token: int) -> msgspec.msgpack.Ext:
 
 def token_of(value: object) -> int | None:
     """Return the token in *value*, None if it is no mark."""
-    if type(value) is msgspec.msgpack.Ext and value.code == EXTENSION and len(value.data) == 8:
-        return int.from_bytes(value.data, "little")
-    return None
+    if type(value) is not msgspec.msgpack.Ext or value.code != EXTENSION:
+        return None
+    return int.from_bytes(bytes(value.data), "little")
 
 
 __all__ = ["EXTENSION", "mark", "token_of"]
