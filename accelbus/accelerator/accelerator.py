@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from accelbus.accelerator import checkpoint, telemetry as telemetry_facts
+from accelbus.accelerator.buckets import BucketOrder
 from accelbus.accelerator.checkpoint import Marker
 from accelbus.accelerator.data import RNG_TYPES, SkippedBatches, Surroundings, prepare_data_loader
 from accelbus.accelerator.dispatch import DispatchedDataLoader
@@ -167,6 +168,9 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
             run_in(self._autocast, model)
         if not evaluation_mode:
             model = self._in_ddp(model)
+        if isinstance(model, DistributedDataParallel):
+            self._orders[len(self._models)] = order = BucketOrder(model)
+            self._watched.append(order)
         self._models.append(model)
         run = self._run
         if run is not None and run.is_main and "config" in self.telemetry.kinds:
@@ -308,6 +312,7 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
 
     def _forget(self) -> None:
         self._models, self._optimizers, self._schedulers, self._dataloaders = [], [], [], []
+        self._orders, self._watched = {}, []
 
     def _loss_scaling(self) -> LossScaling | None:
         handler = self.handlers.scaler_handler

@@ -40,6 +40,8 @@ class Marker(msgspec.Struct, kw_only=True):
     accumulated: int = 0
     """Batches since the last one that a loader's end completed."""
     sync_gradients: bool = True
+    orders: list[list[int]] = []
+    """Of each model: see `accelbus.accelerator.buckets`."""
     created_ns: int = 0
     accelbus: str = ""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from accelbus.accelerator.buckets import BucketOrder
 from accelbus.accelerator.checkpoint import Marker
 from accelbus.accelerator.gradients import GradientState
 from accelbus.accelerator.optimizer import AcceleratedOptimizer
@@ -37,6 +38,10 @@ class Parts:
     _schedulers: list[AcceleratedScheduler]
     _dataloaders: list[Any]
     _custom_objects: list[Any]
+    _orders: dict[int, BucketOrder]
+    """{number of a DDP model: the order of its gradients}"""
+    _watched: list[BucketOrder]
+    """Those that are not known yet."""
     _before_saving: OrderedDict[int, Callable[..., None]]
     _before_loading: OrderedDict[int, Callable[..., None]]
     _run: Run | None

@@ -116,6 +116,10 @@ class SavingMethods(Parts):
         self.gradient_state.step, self.gradient_state.sync_gradients = marker.accumulated, marker.sync_gradients
         self._last_step, self._origin = marker.step, marker
         self.record_fork(marker)
+        if marker.num_processes == self.state.num_processes:
+            for number, order in enumerate(marker.orders):
+                if number in self._orders:
+                    self._orders[number].show(order)
         self._load_own_state(directory, marker, reading)
 
     def _next_checkpoint(self, output_dir: str | os.PathLike[str] | None) -> Path:
@@ -181,6 +185,7 @@ class SavingMethods(Parts):
             num_processes=self.state.num_processes,
             accumulated=self.gradient_state.step,
             sync_gradients=self.gradient_state.sync_gradients,
+            orders=[order.order if (order := self._orders.get(number)) and order.is_known else [] for number in range(len(self._models))],
             created_ns=time.time_ns(),
             accelbus=__version__,
         )

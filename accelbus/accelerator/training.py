@@ -75,6 +75,8 @@ class TrainingMethods(Parts):
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Compute gradients of *loss*, divided by ``gradient_accumulation_steps``; scaled, with fp16. *kwargs* go to ``backward``."""
         self.telemetry.training()
+        if self._watched:
+            self._watched = [order for order in self._watched if not order.release()]
         if (steps := self.gradient_state.num_steps) != 1:
             loss = loss / steps
         if self._scaling is not None:
