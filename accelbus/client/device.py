@@ -31,6 +31,7 @@ _WORD: Final = 8
 
 Format: TypeAlias = Literal["f", "d", "q"]
 """float32, float64, int64 in a memoryview."""
+_BYTES: Final[dict[Format, int]] = {"f": 4, "d": 8, "q": 8}
 
 
 class Copy(Protocol):
@@ -138,47 +139,93 @@ class Arrivals:
         self._faults.count("device_lost", f"a value on a device {why}; it is counted as device_lost")
 
 
-# CUDA
+class Ring:
+    """Who uses which bytes of a buffer. Places are given out in a circle and come back in any order."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._used: deque[tuple[Place, int]] = deque()
+        """In the order in which they were given out, each with where it ends."""
+        self._head = self._tail = 0
+
+    def take(self, place: Place, size: int) -> int | None:
+        """Return where *place* may have *size* bytes, None when it may not. They are its own until it ``is_free``."""
+        while self._used and self._used[0][0].is_free():
+            self._tail = self._used.popleft()[1]
+        if not self._used:
+            self._head = self._tail = 0
+        at, end = self._head, self._size
+        if self._used and self._head <= self._tail:
+            end = self._tail
+        elif at + size > end:
+            at, end = 0, self._tail
+        if at + size > end:
+            return None
+        self._head = at + size
+        self._used.append((place, self._head))
+        return at
+
+
+class Place(Protocol):
+    """Who uses bytes of a `Ring`."""
+
+    def is_free(self) -> bool:
+        """Whether nobody writes or reads its bytes any more."""
 
 
 class _CudaCopy:
-    """A piece of the arena: the elements, and a word that becomes 1 behind them."""
+    """The elements of a tensor, and behind them a word that becomes 1."""
 
-    __slots__ = ("_at", "_flag", "_format", "_items", "_owner", "_shape", "is_over")
-
-    def __init__(self, owner: CudaCopier, at: int, flag: int, code: Format, shape: tuple[int, ...], items: int) -> None:
-        self._owner = owner
-        self._at = at
-        self._flag = flag
-        self._format = code
-        self._items = items
+    def __init__(self, memory: memoryview[int], code: Format, shape: tuple[int, ...], items: int) -> None:
+        self._memory = memory
+        self._words = memory.cast("q")
+        self._format: Format = code
         self._shape = shape
-        self.is_over = False
-        """Its room is free once the device is done with it."""
+        self.size = items * _BYTES[code]
+        self._at = self._flag = 0
+        self._is_over = False
+
+    def start(self, at: int) -> None:
+        """Its place begins at *at*."""
+        self._at = at
+        self._flag = at // _WORD + -(-self.size // _WORD)
+        self._words[self._flag] = 0
+
+    @property
+    def elements(self) -> slice:
+        """Bytes of the elements."""
+        return slice(self._at, self._at + self.size)
+
+    @property
+    def flag(self) -> slice:
+        """Bytes of the word."""
+        return slice(self._flag * _WORD, (self._flag + 1) * _WORD)
 
     def is_done(self) -> bool:
-        return self._owner.words[self._flag] == 1
+        return self._words[self._flag] == 1
+
+    def is_free(self) -> bool:
+        return self._is_over and self.is_done()
 
     def value(self) -> Any:
-        size = self._items * (4 if self._format == "f" else _WORD)
-        numbers: memoryview[Any] = self._owner.bytes[self._at : self._at + size].cast(self._format)
-        value = numbers[0] if self._items == 1 else (numbers.tolist() if len(self._shape) == 1 else _nested(numbers.tolist(), self._shape))
-        self.forget()
+        numbers: memoryview[Any] = self._memory[self.elements].cast(self._format)
+        value = _nested(numbers.tolist(), self._shape) if len(numbers) != 1 else numbers[0]
+        self._is_over = True
         return value
 
     def forget(self) -> None:
-        self.is_over = True
+        self._is_over = True
 
 
 def _nested(numbers: list[Any], shape: tuple[int, ...]) -> list[Any]:
     """Return *numbers* as lists of lists of this *shape*."""
     for width in reversed(shape[1:]):
-        numbers = [numbers[at : at + width] for at in range(0, len(numbers), width)]
+        numbers = [numbers[at : at + width] for at in range(0, len(numbers), width)] if width else [[] for _ in range(shape[0])]
     return numbers
 
 
 class CudaCopier:
-    """A ring of page-locked memory of one CUDA (or ROCm) device.
+    """Page-locked memory for the values of one CUDA (or ROCm) device.
 
     A copy is two transfers on the stream that is current when ``log`` is called: the elements, as float32, float64 or int64, and
     behind them a flag. Transfers of one stream happen in order, so a flag that can be read has its elements before it.
@@ -194,54 +241,38 @@ class CudaCopier:
             return None
         copier = cls._all.get(device.index)
         if copier is None:
-            try:
-                copier = cls._all[device.index] = cls(device)
-            except RuntimeError as error:
-                # While a stream is captured, or without page-locked memory.
-                raise UnsupportedValueError(f"no page-locked memory for values of {device}: {error}", "device_lost") from error
+            copier = cls._all[device.index] = cls(device)
         return copier
 
     def __init__(self, device: Any, size: int = ARENA_BYTES) -> None:
-        torch = sys.modules["torch"]
-        self._torch = torch
-        self._device = device
-        if _is_capturing(torch):
-            raise CapturingError(_CAPTURING)
-        self._arena = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
-        self.bytes = memoryview((ctypes.c_ubyte * size).from_address(self._arena.data_ptr())).cast("B")
-        self.words = self.bytes.cast("q")
-        with torch.cuda.device(device):
-            self._one = torch.ones(1, dtype=torch.int64, device=device)
-        self._size = size
-        self._used: deque[tuple[_CudaCopy, int]] = deque()
-        """Copies in the order of their places, each with the end of its place."""
-        self._head = self._tail = 0
+        """Raises `CapturingError` while a graph is captured: page-locked memory cannot be had then."""
+        self._torch = torch = sys.modules["torch"]
+        self._refuse_capture()
+        self._arena = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        memory = (ctypes.c_ubyte * size).from_address(self._arena.data_ptr())
+        memory.owner = self._arena  # a copy outlives its copier when the interpreter ends
+        self._memory = memoryview(memory).cast("B")
+        self._one = torch.ones(1, dtype=torch.int64, device=device)
+        self._ring = Ring(size)
         self._lock = threading.Lock()
 
     def begin(self, tensor: Any) -> Copy | None:
-        torch = self._torch
-        if _is_capturing(torch):
-            raise CapturingError(_CAPTURING)
+        self._refuse_capture()
         source = tensor.detach()
         kind, code = self._host_type(source)
-        items = source.numel()
-        needed = -(-items * kind.itemsize // _WORD) * _WORD + _WORD
-        # A signal handler that logs finds the lock taken by the call that it interrupted: then there is no room for its value.
+        copy = _CudaCopy(self._memory, code, tuple(source.shape), source.numel())
+        # A signal handler that logs may have interrupted the call that has the lock: then there is no room for its value.
         if not self._lock.acquire(timeout=0.01):
             return None
         try:
-            at = self._place(needed)
+            at = self._ring.take(copy, (-(-copy.size // _WORD) + 1) * _WORD)
             if at is None:
                 return None
-            flag = (at + needed) // _WORD - 1
-            self.words[flag] = 0
-            copy = _CudaCopy(self, at, flag, code, tuple(source.shape), items)
-            self._used.append((copy, at + needed))
+            copy.start(at)
         finally:
             self._lock.release()
-        place = self._arena[at : at + items * kind.itemsize].view(kind)
-        place.copy_(source.to(kind).reshape(-1), non_blocking=True)
-        self._arena[flag * _WORD : (flag + 1) * _WORD].view(torch.int64).copy_(self._one, non_blocking=True)
+        self._arena[copy.elements].view(kind).copy_(source.to(kind).reshape(-1), non_blocking=True)
+        self._arena[copy.flag].view(self._torch.int64).copy_(self._one, non_blocking=True)
         return copy
 
     def _host_type(self, tensor: Any) -> tuple[Any, Format]:
@@ -254,29 +285,11 @@ class CudaCopier:
             raise UnsupportedValueError(f"expected a tensor of real numbers, got {tensor.dtype}")
         return torch.int64, "q"
 
-    def _place(self, needed: int) -> int | None:
-        """Return where *needed* bytes are free; None when they are not."""
-        while self._used and self._used[0][0].is_over and self._used[0][0].is_done():
-            self._tail = self._used.popleft()[1]
-        if not self._used:
-            self._head = self._tail = 0
-        if self._used and self._head <= self._tail:
-            at, end = self._head, self._tail
-        elif self._head + needed <= self._size:
-            at, end = self._head, self._size
-        else:
-            at, end = 0, self._tail
-        if at + needed > end:
-            return None
-        self._head = at + needed
-        return at
+    def _refuse_capture(self) -> None:
+        if self._torch.cuda.is_available() and self._torch.cuda.is_current_stream_capturing():
+            raise CapturingError(
+                "a CUDA graph is being captured: a value logged now would be copied at every replay; log it after the replay"
+            )
 
 
-_CAPTURING: Final = "a CUDA graph is being captured: a value logged now would be copied at every replay; log it after the replay"
-
-
-def _is_capturing(torch: Any) -> bool:
-    return bool(torch.cuda.is_current_stream_capturing())
-
-
-__all__ = ["ARENA_BYTES", "Arrivals", "CapturingError", "Copier", "Copy", "CudaCopier"]
+__all__ = ["ARENA_BYTES", "Arrivals", "CapturingError", "Copier", "Copy", "CudaCopier", "Place", "Ring"]

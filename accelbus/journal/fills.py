@@ -14,8 +14,10 @@ from accelbus.events import Fill
 from accelbus.journal.bodies import FlatMetrics, PendingMetrics
 from accelbus.journal.items import Item
 
-MOST: Final = 65_536
-"""Values awaited, and values without an event, that are remembered of all producers together; the oldest are forgotten first."""
+_MOST_AWAITED: Final = 65_536
+"""Values on their way that are remembered, of all producers together; the oldest are forgotten first."""
+_MOST_EARLY: Final = 256
+"""Values without an event, likewise. Their events are milliseconds away, or, where encoding was tried twice, do not exist."""
 
 
 class Awaited(msgspec.Struct, array_like=True):
@@ -68,7 +70,7 @@ class Fills:
                     here[key] = value
             else:
                 self._awaited[name] = Awaited(item.producer, token, key, event.time_ns, step, event.auto_step, event.sinks)
-        self._forget(self._awaited)
+        _forget(self._awaited, _MOST_AWAITED)
         return [FlatMetrics(event.time_ns, step, here, event.auto_step, event.sinks)] if here else []
 
     def take(self, item: Item, event: Fill) -> list[FlatMetrics]:
@@ -85,7 +87,7 @@ class Fills:
                     last.values[awaited.key] = value
                 else:
                     filled.append(FlatMetrics(awaited.time_ns, awaited.step, {awaited.key: value}, awaited.auto_step, awaited.sinks))
-        self._forget(self._early)
+        _forget(self._early, _MOST_EARLY)
         return filled
 
     def passed(self, producer: bytes, step: int) -> int:
@@ -117,10 +119,10 @@ class Fills:
     def _of(self, producer: bytes) -> Iterator[Awaited]:
         return (one for one in self._awaited.values() if one.producer == producer)
 
-    @staticmethod
-    def _forget(waiting: dict[tuple[bytes, int], Any]) -> None:
-        while len(waiting) > MOST:
-            del waiting[next(iter(waiting))]
+
+def _forget(waiting: dict[tuple[bytes, int], Any], most: int) -> None:
+    while len(waiting) > most:
+        del waiting[next(iter(waiting))]
 
 
-__all__ = ["MOST", "Awaited", "Fills", "FillsState"]
+__all__ = ["Awaited", "Fills", "FillsState"]
