@@ -46,6 +46,8 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Least seconds between two numbers of one key."""
     redact: tuple[str, ...] = ()
     """Keys of the configuration, nested ones joined with ``/``, whose values it does not get."""
+    per_rank: bool = False
+    """Every rank has a tracker of its own, fed with what that rank logs; as trackers with ``main_process_only = False`` have."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

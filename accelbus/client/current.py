@@ -64,6 +64,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
     sinks = check_settings(resolved, given)
     trackers = admit(resolved, sinks, given)
     identity = identify(settings=resolved, ordinal=_opened[resolved.run_id])
+    trackers = trackers.in_world_of(identity.world_size)
     run_dir = RunDir(Path(resolved.dir).absolute() / check_run_id(identity.run_id))
     check_resume(resolved, identity, run_dir)
     if resolved.role == TRAINER and (ancestor := ancestor_in_place_of(identity.rank, run_dir.path)) is not None:

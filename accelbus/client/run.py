@@ -158,6 +158,8 @@ class Run(MediaMethods, StatementMethods):
         if plain and not all(isinstance(given, dict) for given in plain.values()):
             self.faults.blame("bad_values", "log_kwargs", f"expected {{tracker: keyword arguments}}, got {log_kwargs!r}")
             plain = None
+        if plain:
+            plain = {self.sink_of(name): given for name, given in plain.items()}
         self._intake.put(values, step, sinks=sinks, log_kwargs=plain, beside=beside)
 
     def log_config(self, config: Any) -> None:
@@ -353,6 +355,10 @@ class Run(MediaMethods, StatementMethods):
         """Whether this is rank 0 of the trainers, whose settings rule."""
         return self.rank == 0 and self.settings.role == TRAINER
 
+    def sink_of(self, name: str) -> str:
+        """Return what the tracker *name*, as this rank has it, is called in the run's record and status."""
+        return self._trackers.sink_of(name, self.rank)
+
     def url(self, sink: str) -> str | None:
         """Return where *sink* shows this run, None while that is not known.
 
@@ -364,7 +370,7 @@ class Run(MediaMethods, StatementMethods):
         if self._inline is not None and (state := self._inline.states().get(sink)) is not None:
             return state.url or None
         states = (self._pump.sink_states if self._pump is not None else None) or _read_sink_states(self._run_dir)
-        url = states.get(sink, {}).get("url")
+        url = states.get(self.sink_of(sink), {}).get("url")
         return str(url) if url else None
 
     def statistics(self) -> Statistics:
@@ -427,7 +433,7 @@ class Run(MediaMethods, StatementMethods):
     def record(self) -> RunRecord:
         """Return ``run.json`` as this rank would write it."""
         settings = self.settings
-        return RunRecord(
+        record = RunRecord(
             run_id=self.id,
             project=settings.project,
             name=settings.name,
@@ -453,6 +459,7 @@ class Run(MediaMethods, StatementMethods):
             settings_of_rank=self.rank,
             search_path=tuple(os.path.abspath(path) for path in sys.path) if self._needs_search_path else (),
         )
+        return self._trackers.spread(record)
 
     # --- context manager, pickling, forking
 

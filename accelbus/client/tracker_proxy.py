@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class TrackerProxy(MediaMethods, StatementMethods):
     """A tracker that lives in a process of its own, as a script may use it: what is logged here goes to this tracker only.
 
+    Of a tracker that every rank has it is this rank's.
+
     Has the methods of Accelerate's trackers, and those of `Run` for media and definitions. Nothing waits, nothing raises in training.
     """
 
@@ -27,7 +29,7 @@ class TrackerProxy(MediaMethods, StatementMethods):
         """Use `Run.get_tracker`."""
         self.name = name
         self._run = run
-        self._sinks = (name,)
+        self._sinks = (run.sink_of(name),)
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **log_kwargs: Any) -> None:
         """`Run.log` for this tracker only; *log_kwargs* go to its ``log``."""

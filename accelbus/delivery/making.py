@@ -9,7 +9,7 @@ from typing import Any
 
 from accelbus.errors import ConfigurationError
 from accelbus.rundir import RunRecord
-from accelbus.tracking import GeneralTracker, adapted, extend_path, load_tracker_class, make_tracker, rebuild
+from accelbus.tracking import GeneralTracker, adapted, extend_path, load_tracker_class, make_tracker, name_and_rank, rebuild
 
 
 class Maker:
@@ -58,7 +58,7 @@ class Maker:
             return rebuild(self._carried)
         origin = self._record.trackers.get(self._sink)
         if origin is None:
-            return load_tracker_class(self._sink)
+            return load_tracker_class(name_and_rank(self._sink)[0])
         if not origin.path:
             raise ConfigurationError(
                 f"the tracker {self._sink!r} was defined in the training script and cannot be built without its main rank; "

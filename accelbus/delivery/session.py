@@ -22,7 +22,7 @@ from accelbus.delivery.selection import redacted
 from accelbus.delivery.statements import Kind, loaded
 from accelbus.media import TIME, unpack
 from accelbus.rundir import RunDir, RunRecord
-from accelbus.tracking import GeneralTracker, RunInfo, finish_with_status, overrides
+from accelbus.tracking import GeneralTracker, RunInfo, finish_with_status, name_and_rank, overrides, wants_every_rank
 from accelbus.values import config_values
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,12 @@ class Session:
         self._takes_keyword = _keywords_of(getattr(tracker, "logs_with", tracker.log))
         self._tracker = tracker
         self._channel.status.url = self._url(logging_dir)
+        if wants_every_rank(getattr(tracker, "inner", tracker)) and self._record.world_size > 1 and name_and_rank(self._sink)[1] is None:
+            # Only who has imported the class knows; a rank does not.
+            self._channel.status.notice = (
+                "main_process_only is False, but this is one tracker for all ranks, as a class that is named has: give log_with the class "
+                f"itself, or sink_options={{{self._sink!r}: {{'per_rank': True}}}}, for one in every rank"
+            )
         self._channel.enter("idle")
 
     def resolve_config(self) -> dict[str, Any] | None:
@@ -222,11 +228,14 @@ class Session:
 
     def _run_info(self, logging_dir: Path, *, resumed: bool) -> RunInfo:
         record = self._record
+        _, rank = name_and_rank(self._sink)
+        # Of a tracker that every rank has each is a run of its own; what groups runs keeps them together.
+        own = "" if rank is None else f"-rank{rank}"
         return RunInfo(
-            run_id=record.run_id,
+            run_id=record.run_id + own,
             project=record.project,
-            name=record.name or record.run_id,
-            group=record.group or "",
+            name=(record.name or record.run_id) + own,
+            group=record.group or (record.run_id if own else ""),
             tags=record.tags,
             notes=record.notes or "",
             resumed=resumed,

@@ -13,7 +13,8 @@ from accelbus.delivery.statements import Kind, Statements
 from accelbus.events import Metrics, ProducerJoined, RunClosed, RunStart
 from accelbus.journal.merge import Item, JournalReader, ReaderState
 from accelbus.rundir import RunDir
-from accelbus.view import Point, Rules, View
+from accelbus.tracking import name_and_rank
+from accelbus.view import OneRankView, Point, Rules, View
 
 
 class Batch(NamedTuple):
@@ -46,7 +47,12 @@ class Source:
         self._tuning = tuning
         self._reader = JournalReader(self._journal, cursor.reader, tuning=tuning)
         self._finished_at: ReaderState | None = None
-        self.view = View(Rules(), cursor.view, tuning=tuning, sink=sink)
+        _, rank = name_and_rank(sink)
+        self.view = (
+            View(Rules(), cursor.view, tuning=tuning, sink=sink)
+            if rank is None
+            else OneRankView(rank, Rules(), cursor.view, tuning=tuning, sink=sink)
+        )
         self.statements = Statements(cursor, sink, run_dir.blobs)
         self._selection = Selection(options or SinkOptions(), cursor.selection)
         self.closed_as: str | None = cursor.closed_as

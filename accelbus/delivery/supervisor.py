@@ -13,6 +13,7 @@ from accelbus.control import Handover
 from accelbus.delivery.status import Resolved, SinkStatus
 from accelbus.delivery.tender import MakeWorker, Notice, Tender
 from accelbus.rundir import RunDir, RunRecord
+from accelbus.tracking import name_and_rank
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,8 @@ class Supervisor:
         """Give workers that are started from now on what the main rank has handed over."""
         for sink, tender in self._tenders.items():
             tender.environ = handover.environ or tender.environ
-            tender.carried = handover.trackers.get(sink, tender.carried)
+            # All ranks' trackers of one name travel once.
+            tender.carried = handover.trackers.get(sink) or handover.trackers.get(name_and_rank(sink)[0], tender.carried)
 
     async def claim(self, *, take_over: bool = False) -> None:
         """Become the owner of all sinks before `run`, which otherwise waits for each of them.

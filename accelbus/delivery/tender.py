@@ -294,6 +294,8 @@ class Tender:
     def _tell(self, status: SinkStatus, previous: SinkStatus) -> None:
         if status.url:
             self._say("url", "info", status.url)
+        if status.notice:
+            self._say("notice", "warning", status.notice)
         if status.phase in _CALLS and status.phase_seconds > self._tuning.slow_notice:
             self._say(f"slow {status.phase}", "warning", f"has been in {status.phase} for {status.phase_seconds:.0f} s")
         if status.state == "retrying" and status.last_error:

@@ -6,6 +6,7 @@
     choosing.py    LoggerType and what selects trackers, under Accelerate's names
     foreign.py     trackers written for Accelerate, behind the same hooks
     given.py       trackers given as class or instance, and how they get into their process
+    ranks.py       trackers of which every rank has one
     media.py       hooks for images, tables, files, …, with fallbacks
     registry.py    which trackers there are
 
@@ -20,6 +21,7 @@ from accelbus.tracking.base import GeneralTracker, Row, RunInfo
 from accelbus.tracking.choosing import LoggerType, filter_trackers, get_available_trackers
 from accelbus.tracking.foreign import adapted
 from accelbus.tracking.given import Crossing, cross, rebuild, separate
+from accelbus.tracking.ranks import name_and_rank, sink_of_rank, wants_every_rank
 from accelbus.tracking.registry import (
     BUILT_IN,
     ENTRY_POINTS,
@@ -59,10 +61,13 @@ __all__ = [
     "get_available_trackers",
     "load_tracker_class",
     "make_tracker",
+    "name_and_rank",
     "overrides",
     "rebuild",
     "register_tracker_class",
     "registered",
     "resolve",
     "separate",
+    "sink_of_rank",
+    "wants_every_rank",
 ]
