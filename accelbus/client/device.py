@@ -250,7 +250,7 @@ class CudaCopier:
         self._refuse_capture()
         self._arena = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
         memory = (ctypes.c_ubyte * size).from_address(self._arena.data_ptr())
-        memory.owner = self._arena  # a copy outlives its copier when the interpreter ends
+        memory.owner = self._arena  # type: ignore[attr-defined]  # a copy outlives its copier when the interpreter ends
         self._memory = memoryview(memory).cast("B")
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._ring = Ring(size)
