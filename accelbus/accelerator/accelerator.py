@@ -117,9 +117,9 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
         self._scaling = self._loss_scaling()
         self._before_saving, self._before_loading = OrderedDict(), OrderedDict()
         self._custom_objects: list[Any] = []
-        self._run = self._last_step = None
+        self._run = self._last_step = self._origin = None
         self._forget()
-        self._origin = self._newest_checkpoint()
+        self._newest = self._newest_checkpoint()
 
     # --- preparing
 

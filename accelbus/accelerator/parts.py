@@ -46,7 +46,9 @@ class Parts:
     _before_loading: OrderedDict[int, Callable[..., None]]
     _run: Run | None
     _origin: Marker | None
-    """The checkpoint that was loaded; until then, the newest one of the project."""
+    """The checkpoint that was loaded."""
+    _newest: Marker | None
+    """The newest checkpoint of the project when training began."""
     _last_step: int | None
     """The last step that was logged."""
 

@@ -124,19 +124,19 @@ class TrackerMethods(Parts):
         logging_dir = self.project_configuration.logging_dir
         found: dict[str, Any] = {} if logging_dir is None else {"dir": os.fspath(logging_dir)}
         resume = settings.get("resume") or os.environ.get("ACCELBUS_RESUME")
-        origin = self._origin
+        origin = self._origin or self._newest
         if origin is not None and origin.run_id and origin.project in {None, project_name} and resume != "never":
             found["run_id"] = origin.run_id
         return found
 
     def _continue(self, run: Run) -> None:
-        origin = self._origin
-        if origin is None or origin.run_id is None or not self.state.is_main_process:
-            return
-        if origin.run_id == run.id:
-            _log.info("run %s is continued: a checkpoint of it is the newest of this project", run.id)
-        else:
-            self.record_fork(origin)
+        origin = self._origin or self._newest
+        if origin is not None and origin.run_id == run.id and self.state.is_main_process:
+            _log.info(
+                "run %s is continued, from a checkpoint of step %s; init_trackers(..., resume='never') makes a new one", run.id, origin.step
+            )
+        if self._origin is not None:
+            self.record_fork(self._origin)
 
     def record_fork(self, origin: Marker) -> None:
         """Record that the run goes on from another run's checkpoint, and say how to continue that one instead."""

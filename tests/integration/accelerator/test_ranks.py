@@ -106,7 +106,7 @@ class Stream(IterableDataset):
         return self.count
 
 wrong, named = [], []
-for count in (1, ranks, 17, 24, 25, 31):
+for count in (1, ranks, 17, 24, 25) if ranks == 2 else (17, 25):
     for options in ({}, {"split_batches": True}, {"dispatch_batches": True}, {"dispatch_batches": True, "split_batches": True}):
         for data in (TensorDataset(torch.arange(count)), Stream(count)):
             accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))

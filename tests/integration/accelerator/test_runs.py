@@ -1,0 +1,76 @@
+"""Runs and checkpoints belong together: a resumed script continues its run, another one says where it comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.integration.accelerator.torchrun import torchrun
+
+SCRIPT = """
+import logging
+logging.basicConfig(level=logging.INFO)
+project = out / "project"
+
+def accelerator():
+    return Accelerator(cpu=True, log_with="jsonl", project_dir=str(project), project_config=ProjectConfiguration(automatic_checkpoint_naming=True))
+
+def save_after(one, step):
+    one.log({"loss": float(step)}, step=step)
+    one.save_state()
+    one.end_training()
+    return one.run.id
+
+first = accelerator()
+first.init_trackers("digits", config={"lr": 0.1})
+first.init_trackers("digits", config={"more": 1})       # again: the same run
+first.get_tracker("jsonl").log_table("table", columns=["a"], data=[[1]], step=1)
+report["first"] = save_after(first, 1)
+
+resumed = accelerator()
+resumed.init_trackers("digits")
+resumed.load_state()
+report["resumed"] = save_after(resumed, 2)
+
+other_project = accelerator()
+other_project.init_trackers("letters")
+report["other project"] = other_project.run.id
+other_project.end_training()
+
+anew = accelerator()
+anew.init_trackers("digits", resume="never")
+anew.load_state()
+report["anew"] = save_after(anew, 3)
+
+late = accelerator()
+late.load_state(project / "checkpoints" / "checkpoint_0")
+late.init_trackers("digits")
+report["late"] = late.run.id
+report["step"] = late._last_step
+late.end_training()
+end()
+"""
+
+
+def test_a_resumed_script_continues_its_run(tmp_path: Path):
+    """The newest checkpoint's run, or that of the one that was loaded; a run of its own is said to be forked from it."""
+    done = torchrun(1, SCRIPT, tmp_path)
+    assert done.code == 0, done.stderr
+    (report,) = done.reports
+    first = report["first"]
+    assert report["resumed"] == report["late"] == first
+    assert len({first, report["other project"], report["anew"]}) == 3
+    assert report["step"] == 1
+
+    runs = tmp_path / "project"
+    rows = [json.loads(line) for line in (runs / first / "jsonl" / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["values"]["loss"]) for row in rows if "loss" in row["values"]] == [(1, 1.0), (2, 2.0)]
+    config = json.loads((runs / first / "jsonl" / "config.json").read_text())
+    assert (config["lr"], config["more"], config["accelerator"]["mixed_precision"]) == (0.1, 1, "no")
+    assert "forked_from" not in config
+    other = json.loads((runs / report["other project"] / "jsonl" / "config.json").read_text())
+    assert "forked_from" not in other
+    forked = json.loads((runs / report["anew"] / "jsonl" / "config.json").read_text())["forked_from"]
+    assert forked == {"run_id": first, "step": 2}
+    assert f"this run, {report['anew']}, goes on from a checkpoint of run {first}" in done.stderr
+    assert f"init_trackers(..., run_id='{first}')" in done.stderr
