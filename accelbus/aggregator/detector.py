@@ -67,7 +67,13 @@ class FailureDetector:
         Returns the other runs that dead producers on this node have left something of.
         """
         if self._roster.is_new:
-            self._roster.recall(await anyio.to_thread.run_sync(partial(recall, self._run_dir.journal, tuning=self._tuning)))
+            known = await anyio.to_thread.run_sync(partial(recall, self._run_dir.journal, tuning=self._tuning))
+            self._roster.recall(known.members)
+            has_ended = known.was_closed
+        else:
+            has_ended = bool(self._roster.members)
+        if has_ended:
+            self._lifetime.note_earlier_end()
         found = await anyio.to_thread.run_sync(lambda: list(find_spools(spool_directories(self._tuning), self._tuning)))
         for spool in found:
             spool.hello.spool = str(spool.path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 from accelbus import frame
 from accelbus.aggregator.roster import LIVE, Member
 from accelbus.config import Tuning
-from accelbus.events import ProducerJoined, ProducerState, RunStart
+from accelbus.events import ProducerJoined, ProducerState, RunClosed, RunStart
 from accelbus.journal.attempts import AttemptTable
 from accelbus.journal.bodies import decode_events, decode_records
 from accelbus.journal.intervals import Intervals
@@ -17,8 +18,17 @@ from accelbus.journal.rows import RowMerger
 _log = logging.getLogger(__name__)
 
 
-def recall(journal: Path, *, tuning: Tuning) -> list[Member]:
-    """Return every producer that the journal has heard of, with its attempt and how it ended.
+class Recollection(NamedTuple):
+    """What the journal says."""
+
+    members: list[Member]
+    """Every producer that it has heard of, with its attempt and how it ended."""
+    was_closed: bool
+    """The run has ended at least once."""
+
+
+def recall(journal: Path, *, tuning: Tuning) -> Recollection:
+    """Return what the journal says of producers and the end of their run.
 
     Blocking: reads all of the journal, but decodes no events beyond the first of a producer.
     """
@@ -28,12 +38,13 @@ def recall(journal: Path, *, tuning: Tuning) -> list[Member]:
     rows.poll()
     while (taken := rows.take()) is not None:
         memory.note(taken.row.frame)
-    return list(memory.members.values())
+    return Recollection(list(memory.members.values()), memory.was_closed)
 
 
 class _Memory:
     def __init__(self) -> None:
         self.members: dict[bytes, Member] = {}
+        self.was_closed = False
         self._attempts = AttemptTable()
         self._seen: dict[bytes, Intervals] = {}
 
@@ -45,7 +56,9 @@ class _Memory:
             self._note_events(checked)
 
     def _note_record(self, record: object) -> None:
-        if isinstance(record, ProducerJoined):
+        if isinstance(record, RunClosed):
+            self.was_closed = True
+        elif isinstance(record, ProducerJoined):
             self._meet(record, record.producer, record.attempt)
         elif isinstance(record, ProducerState) and (member := self.members.get(record.producer)) is not None:
             member.state, member.status = record.state, record.status

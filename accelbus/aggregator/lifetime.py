@@ -59,8 +59,8 @@ class Lifetime:
         self._closed_at: float | None = None
         self._closing_as = ""
         """Status in a RunClosed that is recorded and perhaps not written yet."""
-        self._has_been_closed = False
-        """The journal has a RunClosed of ours."""
+        self._may_have_been_closed = False
+        """The journal has a RunClosed, or perhaps."""
         self._owes_resumption = False
         """Sinks that were finished are to be started again."""
         self._terminating_at: float | None = None
@@ -78,6 +78,10 @@ class Lifetime:
     def note_launcher(self, producer: bytes, launcher: tuple[int, int]) -> None:
         """*producer* was started by the process *launcher* (pid, start time), which may start it again."""
         self._launchers[producer] = launcher
+
+    def note_earlier_end(self) -> None:
+        """An earlier incarnation may have closed the run: its sinks may be finished, or be about to."""
+        self._may_have_been_closed = True
 
     def reopen(self) -> None:
         """A producer is here, or something of one got into the journal: what was said of the end does not hold any more."""
@@ -117,10 +121,10 @@ class Lifetime:
         # Something may have come while the disk was at it.
         if await self._ledger.append([]) and await self._ledger.sync() and self._closing_as == status:
             self._closed_at = time.monotonic()
-            if self._has_been_closed or self._roster.has_predecessors:
+            if self._may_have_been_closed:
                 # Sinks may have seen an earlier end, and have looked for the last time.
                 self._resume()
-            self._has_been_closed = True
+            self._may_have_been_closed = True
 
     def _grace(self, trainers: list[Member]) -> float:
         """How long a run without every rank's goodbye stays open: only while somebody may restart the ranks."""

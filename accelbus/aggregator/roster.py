@@ -57,8 +57,6 @@ class Roster:
         self.members: dict[bytes, Member] = {}
         self.heard_at: dict[bytes, float] = {}
         self._changed = False
-        self.has_predecessors = False
-        """Another incarnation, or another node's, has met producers before."""
         self.is_new = not self._load()
         """There is no list, or none that can be read; see `recall`."""
 
@@ -76,6 +74,7 @@ class Roster:
             joined = self.joined_record(member)
         # One that is known from the journal is known only in part.
         member.may_restart = member.may_restart or hello.may_restart
+        member.spool = hello.spool or member.spool
         member.through_seq = max(member.through_seq, hello.base_seq - 1)
         member.last_seq = max(member.last_seq, hello.last_seq)
         self.heard(member)
@@ -176,7 +175,7 @@ class Roster:
         """
         for member in members:
             self._remember(member, here=member.host == host.name())
-        self._changed = self.has_predecessors = bool(members)
+        self._changed = bool(members)
         self.is_new = False
 
     def _load(self) -> bool:
@@ -189,7 +188,6 @@ class Roster:
             return False
         for member in kept.members:
             self._remember(member, here=True)
-        self.has_predecessors = bool(kept.members)
         return True
 
     def _remember(self, member: Member, *, here: bool) -> None:

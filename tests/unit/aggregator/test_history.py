@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from accelbus import host
 from accelbus.aggregator.history import recall
 from accelbus.aggregator.roster import Member, Roster
 from accelbus.config import Tuning
 from accelbus.control import Hello
-from accelbus.events import ProducerJoined, ProducerState
+from accelbus.events import ProducerJoined, ProducerState, RunClosed
 from tests.support.journals import LAUNCH, events_frame, pack, records_frame, start, uuid, written
 
 HOST, ELSEWHERE = "here", "elsewhere"
@@ -26,7 +29,7 @@ def hello(number: int, rank: int, launch: bytes) -> Hello:
 
 
 def recalled(journal: Path) -> dict[bytes, Member]:
-    return {member.producer: member for member in recall(journal, tuning=Tuning())}
+    return {member.producer: member for member in recall(journal, tuning=Tuning()).members}
 
 
 def test_producers_are_recalled_with_their_attempts_ends_and_events(tmp_path: Path) -> None:
@@ -59,10 +62,32 @@ def test_another_host_goes_on_with_the_next_attempt_and_waits_for_nobody_elsewhe
     written(tmp_path / "bus-a", records_frame(uuid(90), 1, joined(1, 0, 0, host=ELSEWHERE), joined(2, 1, 0, host=ELSEWHERE))).close()
     roster = Roster(tmp_path / "producers.json")
     assert roster.is_new
-    roster.recall(recall(tmp_path, tuning=Tuning()))
+    roster.recall(recall(tmp_path, tuning=Tuning()).members)
     assert not roster.members
     member, record = roster.join(hello(3, 0, b"N" * 16))
     assert member.attempt == 1
     assert record is not None
     roster.save()
     assert not Roster(tmp_path / "producers.json").is_new
+
+
+def test_it_is_known_whether_the_run_has_ended_before(tmp_path: Path) -> None:
+    """Also when somebody joined since: sinks may have seen that end."""
+    writer = written(tmp_path / "bus-a", records_frame(uuid(90), 1, joined(1, 0, 0)))
+    assert not recall(tmp_path, tuning=Tuning()).was_closed
+    writer.append([records_frame(uuid(90), 2, RunClosed(1, "killed"), joined(2, 0, 1))])
+    assert recall(tmp_path, tuning=Tuning()).was_closed
+
+
+def test_a_producer_that_was_known_from_its_spill_keeps_its_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes after the bus process finds it by the list: it may lie in a directory that nobody else knows of."""
+    first = start(0)
+    monkeypatch.setattr(host, "name", lambda: first.host)
+    written(tmp_path / "spill-b", pack([first], producer=uuid(3), first_seq=1)).close()
+    roster = Roster(tmp_path / "producers.json")
+    roster.recall(recall(tmp_path, tuning=Tuning()).members)
+    assert list(roster.members) == [uuid(3)]
+    said = hello(3, 0, LAUNCH)
+    said.spool = "/spools/3.spool"
+    member, _ = roster.join(said)
+    assert member.spool == "/spools/3.spool"

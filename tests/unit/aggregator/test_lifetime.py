@@ -194,8 +194,10 @@ async def test_the_next_bus_process_has_sinks_look_again(node: Node) -> None:
     """They may have seen the end that an earlier one wrote, before this one brought in what it found."""
     await node.start_and_finish(NEWER)
     await node.lifetime.close_when_over()
+    await node.attendance.save()
     node.ledger.close()
     node.incarnate()
+    await node.detector.adopt()
     await node.lifetime.close_when_over()
     assert (node.lifetime.is_closed, node.sinks.resumptions) == (True, 1)
 
