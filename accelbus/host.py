@@ -120,6 +120,21 @@ def environment_of(pid: int) -> Mapping[str, str] | None:
     return {os.fsdecode(key): os.fsdecode(value) for key, found, value in (entry.partition(b"=") for entry in entries) if found}
 
 
+def working_directory(environ: Mapping[str, str]) -> str:
+    """Return where this process stands, by the name its shell has for it (``PWD``, which may lead through links) if that is still true.
+
+    Empty when the directory has been removed.
+    """
+    try:
+        known = environ.get("PWD", "")
+        return known if os.path.isabs(known) and os.path.samefile(known, ".") else os.getcwd()
+    except OSError:
+        try:
+            return os.getcwd()
+        except OSError:
+            return ""
+
+
 def in_batch_job_or_container(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether what this process leaves behind is killed when it ends."""
     environ = os.environ if environ is None else environ

@@ -71,6 +71,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     durability: str = "process"
     world_size: int = 1
     created_ns: int = 0
+    directory: str = ""
+    """Where ``init`` was called: what the user gave trackers as a relative path is meant from here. Empty when that is not known."""
     accelbus: str = ""
     """Version that wrote this."""
     settings_of_rank: int = 0

@@ -242,6 +242,7 @@ class Session:
             state_dir=self._state_dir,
             output_dir=logging_dir,
             world_size=record.world_size,
+            directory=Path(record.directory),
         )
 
     def _name(self, label: str, *, when: bool) -> None:

@@ -44,6 +44,9 @@ class RunInfo(NamedTuple):
     output_dir: Path = Path()
     """For what a person opens; the logging directory of trackers that ask for one."""
     world_size: int = 1
+    directory: Path = Path()
+    """Where the job called ``init``: what the user gave as a relative path is meant from here, and not from where this process
+    stands. The empty path when that is not known."""
 
 
 class Row(NamedTuple):

@@ -25,18 +25,19 @@ _QUIET: Final = {"system_tracking_interval": None, "capture_terminal_logs": Fals
 """What Aim would record by itself is about the worker and not about the training."""
 
 
-def open_repo(place: str | os.PathLike[str], environ: Mapping[str, str], *, is_ours: bool) -> Repo:
+def open_repo(place: str | os.PathLike[str], environ: Mapping[str, str], info: RunInfo, *, is_ours: bool) -> Repo:
     """Return the repository at *place*, made if it is missing.
 
     Args:
         place: a directory, or the address of a server.
         environ: for the job's directory, from which a relative *place* is meant.
+        info: for the same.
         is_ours: no other run is in it, so a lock that is left there is one of a process that was killed.
     """
     path = os.fspath(place)
     if "://" in path:
         return Repo.from_path(path)
-    directory = from_job_directory(path, environ).absolute()
+    directory = from_job_directory(path, environ, info).absolute()
     directory.mkdir(parents=True, exist_ok=True)
     if not Repo.exists(str(directory)):
         return Repo.from_path(str(directory), init=True)

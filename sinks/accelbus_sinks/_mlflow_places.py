@@ -19,6 +19,7 @@ from typing import Final
 from mlflow import MlflowClient
 
 from accelbus.durable import write_atomically
+from accelbus.tracking import RunInfo
 from accelbus_sinks._places import from_job_directory, job_directory
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def tracking_uri(environ: Mapping[str, str], state_dir: Path) -> str:
     second time, as by who delivers the rest of a run from elsewhere, is what it was the first time.
     """
     if given := environ.get("MLFLOW_TRACKING_URI", ""):
-        return _absolute(given, environ)
+        return absolute_uri(given, environ)
     note = state_dir / _NOTE
     if note.exists():
         return note.read_text()
@@ -75,7 +76,13 @@ def make_database(uri: str) -> None:
             os.replace(made, path)
 
 
-def artifact_location(uri: str, experiment: str, given: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> str | None:
+def artifact_location(
+    uri: str,
+    experiment: str,
+    given: str | os.PathLike[str] | None,
+    environ: Mapping[str, str],
+    info: RunInfo = RunInfo(),  # noqa: B008  immutable
+) -> str | None:
     """Return where a new experiment is to keep artifacts; None: where the server wants.
 
     Args:
@@ -83,16 +90,17 @@ def artifact_location(uri: str, experiment: str, given: str | os.PathLike[str] |
         experiment: its name.
         given: by the user: a path, or a URI such as ``s3://…``.
         environ: for the directory of the job.
+        info: for the same.
     """
     if given is not None:
         given = os.fspath(given)
-        return given if "://" in given else str(from_job_directory(given, environ).absolute())
+        return given if "://" in given else str(from_job_directory(given, environ, info).absolute())
     scheme = urllib.parse.urlsplit(uri).scheme.partition("+")[0]
     if scheme not in {"sqlite", "postgresql", "mysql", "mssql"}:
         return None
     # MLflow's default is ./mlruns of whoever creates the experiment, which would be this worker's.
     database = _database_file(uri)
-    root = (job_directory(environ) or Path.cwd()) if database is None else database.parent
+    root = (job_directory(environ, info) or Path.cwd()) if database is None else database.parent
     return str(root / "mlruns" / (re.sub(r"[^\w.-]+", "_", experiment)[:100].strip(".") or "experiment"))
 
 
@@ -107,18 +115,19 @@ def run_address(uri: str, experiment_id: str, run_id: str) -> str:
     return f"{uri}#/experiments/{experiment_id}/runs/{run_id}"
 
 
-def _database_file(uri: str) -> Path | None:
-    return Path(uri.removeprefix(_SQLITE).partition("?")[0]).absolute() if uri.startswith(_SQLITE) else None
-
-
-def _absolute(uri: str, environ: Mapping[str, str]) -> str:
+def absolute_uri(uri: str, environ: Mapping[str, str], info: RunInfo = RunInfo()) -> str:  # noqa: B008  immutable
+    """Return *uri*; the relative path in one is meant from the job's directory."""
     if uri in _NAMES:
         return uri
     if uri.startswith(_SQLITE):
         path = uri.removeprefix(_SQLITE)
-        return uri if path.startswith("/") else f"{_SQLITE}{from_job_directory(path, environ)}"
+        return uri if path.startswith("/") else f"{_SQLITE}{from_job_directory(path, environ, info)}"
     if ":" not in uri:
-        return str(from_job_directory(uri, environ))
+        return str(from_job_directory(uri, environ, info))
     if uri.startswith("file:") and not uri.startswith("file:/"):
-        return from_job_directory(uri.removeprefix("file:"), environ).absolute().as_uri()
+        return from_job_directory(uri.removeprefix("file:"), environ, info).absolute().as_uri()
     return uri
+
+
+def _database_file(uri: str) -> Path | None:
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0]).absolute() if uri.startswith(_SQLITE) else None

@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 from mlflow.exceptions import MlflowException
@@ -92,9 +91,7 @@ class Start:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            logger.warning(
-                "run %s is not in %s any more: what is delivered from here on goes to another run", run_id, mlflow.get_tracking_uri()
-            )
+            logger.warning("run %s is not in %s any more: what is delivered from here on goes to another run", run_id, client.tracking_uri)
             return None
 
     def _found_or_made(self, client: MlflowClient, info: RunInfo) -> Run:
@@ -111,7 +108,7 @@ class Start:
         name = shorten(self.experiment_name or info.project or DEFAULT_EXPERIMENT, LIMITS.experiment_name)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
-            location = artifact_location(mlflow.get_tracking_uri(), name, self.logging_dir, os.environ)
+            location = artifact_location(client.tracking_uri, name, self.logging_dir, os.environ, info)
             try:
                 return str(client.create_experiment(name, artifact_location=location))
             except MlflowException as error:

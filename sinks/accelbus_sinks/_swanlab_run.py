@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from accelbus.tracking import RunInfo
+from accelbus_sinks._places import from_job_directory
 
 _VARIABLES: Final = {
     "name": ("SWANLAB_EXP_NAME",),
@@ -49,7 +50,16 @@ def arguments_of(project: str, info: RunInfo, given: Mapping[str, Any]) -> dict[
     for argument, variables in _VARIABLES.items():
         if not own[argument] or any(os.environ.get(variable) for variable in variables):
             del own[argument]
-    return {**own, **given}
+    return {**own, **given, **_log_directory(info, given)}
+
+
+def _log_directory(info: RunInfo, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the argument for where files go, if the user has a word on it: a relative path is not meant from here."""
+    for name in ("log_dir", "logdir"):
+        if path := given.get(name):
+            return {name: str(from_job_directory(path, os.environ, info))}
+    path = _first(_VARIABLES["log_dir"])
+    return {"log_dir": str(from_job_directory(path, os.environ))} if path else {}
 
 
 def directory_of(arguments: Mapping[str, Any]) -> Path:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import wandb
 
 from accelbus.tracking import RunInfo
+from accelbus_sinks._places import from_job_directory
 
 WRITE_INTERVAL: Final = 0.1
 """Seconds between two writes of W&B's buffer to its file; 15 by default, and a flush waits for one."""
@@ -75,8 +76,10 @@ def run_id_of(info: RunInfo, arguments: Mapping[str, Any], environ: Mapping[str,
 
 def root_directory(info: RunInfo, arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Path | None:
     """Return where W&B makes its ``wandb`` directory, None for where it likes."""
-    if chosen := arguments.get("dir") or environ.get("WANDB_DIR"):
-        return Path(chosen)
+    if given := arguments.get("dir"):
+        return from_job_directory(given, environ, info)
+    if given := environ.get("WANDB_DIR"):
+        return from_job_directory(given, environ)
     if info.output_dir == Path():
         return None
     return info.output_dir.parent if info.output_dir.name == "wandb" else info.output_dir

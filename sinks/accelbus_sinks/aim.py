@@ -20,6 +20,7 @@ from accelbus_sinks import _aim_media
 from accelbus_sinks._aim_open import index, open_repo, open_run
 from accelbus_sinks._aim_series import Series
 from accelbus_sinks._aim_values import plain, system_params
+from accelbus_sinks._places import from_job_directory
 
 ARGUMENTS: Final = frozenset(
     {"repo", "run_hash", "experiment", "system_tracking_interval", "capture_terminal_logs", "log_system_params", "artifacts_uri"}
@@ -81,17 +82,21 @@ class AimTracker(GeneralTracker):
         arguments = dict(self._arguments)
         place = arguments.pop("repo", None)
         artifacts_uri = arguments.pop("artifacts_uri", None)
-        repo = open_repo(place or self._logging_dir, os.environ, is_ours=place is None and self.run_info.run_id != "")
+        is_ours = place is None and self.run_info.run_id != ""
+        repo = open_repo(place or self._logging_dir, os.environ, self.run_info, is_ours=is_ours)
         run = open_run(repo, self.run_info, {"experiment": self._run_name, **arguments})
         self.durable_after = "flush" if repo.is_remote_repo else "call"
         self._describe(run)
         if run.artifacts_uri is None and (artifacts_uri or not repo.is_remote_repo):
-            run.set_artifacts_uri(artifacts_uri or f"file://{Path(self._logging_dir).absolute() / 'artifacts'}")
+            run.set_artifacts_uri(artifacts_uri or f"file://{self._artifacts()}")
         state_dir = self.run_info.state_dir
         self._series = Series(run, None if state_dir == Path() else state_dir / "names.jsonl")
         self._lines = self._checkpoint.get("lines", 0)
         self._definitions = run.get("definitions", {})
         self._run = run
+
+    def _artifacts(self) -> Path:
+        return from_job_directory(self._logging_dir, os.environ, self.run_info).absolute() / "artifacts"
 
     def flush(self) -> None:
         repo = self._opened().repo

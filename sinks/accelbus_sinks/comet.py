@@ -145,8 +145,12 @@ class CometMLTracker(CometMedia):
         import comet_ml  # noqa: PLC0415  see `start`
 
         configured = comet_ml.get_config()["comet.offline_directory"]
-        given = fields.get("offline_directory") or (configured if configured != comet_ml.config.DEFAULT_OFFLINE_DATA_DIRECTORY else None)
-        directory = from_job_directory(given, os.environ) if given else self.run_info.output_dir.absolute()
+        if given := fields.get("offline_directory"):
+            directory = from_job_directory(given, os.environ, self.run_info)
+        elif configured != comet_ml.config.DEFAULT_OFFLINE_DATA_DIRECTORY:
+            directory = from_job_directory(configured, os.environ)
+        else:
+            directory = self.run_info.output_dir.absolute()
         directory.mkdir(parents=True, exist_ok=True)
         self._archives = Archives(directory, self._state_dir(), self._checkpoint.get("archives", ()))
         self._archives.remove_unfinished(arguments["experiment_key"])

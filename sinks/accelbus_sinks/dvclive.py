@@ -93,13 +93,13 @@ class DVCLiveTracker(GeneralTracker):
     @property
     def _repository(self) -> Path | None:
         """Where DVCLive is to find its repository, if it is to have one."""
-        return (job_directory(os.environ) or Path.cwd()) if self._kwargs["save_dvc_exp"] else None
+        return (job_directory(os.environ, self.run_info) or Path.cwd()) if self._kwargs["save_dvc_exp"] else None
 
     def _directory(self) -> Path:
         if self._given is not None:
             return Path(self._given.dir).absolute()
         if given := self._kwargs.get("dir"):
-            return from_job_directory(given, os.environ)
+            return from_job_directory(given, os.environ, self.run_info)
         return self._repository / "dvclive" if self._repository else self.run_info.output_dir.absolute()
 
     def _dir_argument(self) -> str:

@@ -21,10 +21,10 @@ from mlflow.entities import Run
 from mlflow.utils import mlflow_tags
 
 from accelbus.media import Media
-from accelbus.tracking import GeneralTracker, Row
+from accelbus.tracking import GeneralTracker, Row, RunInfo
 from accelbus_sinks._config import spelled_out
 from accelbus_sinks._mlflow_media import artifact_tag
-from accelbus_sinks._mlflow_places import make_database, remember, run_address, tracking_uri
+from accelbus_sinks._mlflow_places import absolute_uri, make_database, remember, run_address, tracking_uri
 from accelbus_sinks._mlflow_run import OURS, OpenRun
 from accelbus_sinks._mlflow_start import Start
 
@@ -83,6 +83,7 @@ class MLflowTracker(GeneralTracker):
             "run_name": run_name, "description": description,
         }  # fmt: skip
         self._start = Start(arguments, os.environ)
+        self._uri = ""
         self._checkpoint: dict[str, Any] = {}
         self._run: OpenRun | None = None
         self._last = Row(0, {}, 0)
@@ -95,7 +96,7 @@ class MLflowTracker(GeneralTracker):
     @property
     def url(self) -> str | None:
         run = self.tracker
-        return run_address(mlflow.get_tracking_uri(), run.info.experiment_id, run.info.run_id) if run else None
+        return run_address(self._uri, run.info.experiment_id, run.info.run_id) if run else None
 
     # Opening and closing
 
@@ -103,9 +104,13 @@ class MLflowTracker(GeneralTracker):
         self._checkpoint = checkpoint
 
     def start(self) -> None:
-        uri = mlflow.get_tracking_uri()
+        # What the environment says is meant from the directory in it. MLflow's default is absolute in a process of its own; beside
+        # training, where the user may go elsewhere, it is not.
+        is_said = "MLFLOW_TRACKING_URI" in os.environ
+        uri = absolute_uri(mlflow.get_tracking_uri(), os.environ, RunInfo() if is_said else self.run_info)
         make_database(uri)
-        client = MlflowClient()
+        client = MlflowClient(uri)
+        self._uri = uri
         opened = self._start.open(client, self.run_info, self._checkpoint.get("run_id"))
         state_dir = self.run_info.state_dir
         if state_dir == Path():  # not under delivery: nothing is resumed

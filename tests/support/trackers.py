@@ -1,7 +1,7 @@
 """Trackers for tests of delivery: they run in real worker processes and leave files behind.
 
 In *directory* of a `ScriptedTracker`: ``calls.jsonl`` has every row a call took (also of calls that then died), ``durable.jsonl``
-what a user would find in the tracker's storage, ``configs.jsonl``, ``starts``, ``resumed``, ``finishes`` and ``restores`` one line per call.
+what a user would find in the tracker's storage, ``configs.jsonl``, ``starts``, ``resumed``, ``directories``, ``finishes`` and ``restores`` one line per call.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class ScriptedTracker(GeneralTracker):
 
     def start(self) -> None:
         self._append("resumed", self.run_info.resumed)
+        self._append("directories", [str(self.run_info.directory), os.environ.get("PWD", "")])
         started = self._count("starts", os.getpid())
         if started <= self.deaths_in_start:
             os.kill(os.getpid(), signal.SIGKILL)
