@@ -66,9 +66,9 @@ def wait_for_sinks(pump: Pump, run_dir: Path, patience: Patience) -> None:
     """Wait until every tracker has everything; print what is still owed and the command that delivers it."""
     deadline = time.monotonic() + patience.seconds
     books = _Books(until_closed=patience.until_closed)
-    line = _ProgressLine()
+    line = ProgressLine()
     while time.monotonic() < deadline and pump.may_be_served and (owed := books.owed(pump)):
-        line.show(owed)
+        line.show({name: (state.get("state", "starting"), _pending(state)) for name, state in owed.items()})
         time.sleep(0.05)
     line.clear()
     owed = books.owed(pump)
@@ -103,18 +103,23 @@ class _Books:
         return bool(caught_up_ns > self._caught_up_ns.setdefault(name, caught_up_ns))
 
 
-class _ProgressLine:
-    """One line on a terminal's stderr; nothing when stderr is a file."""
+class ProgressLine:
+    """One line on a terminal's stderr, from a moment after its making; nothing when stderr is a file.
 
-    def __init__(self) -> None:
+    Args:
+        after: seconds until the wait is worth a line.
+    """
+
+    def __init__(self, *, after: float = 0.5) -> None:
         self._shown = False
-        self._next_at = time.monotonic() + 0.5
+        self._next_at = time.monotonic() + after
 
-    def show(self, owed: dict[str, Any]) -> None:
+    def show(self, waiting: Mapping[str, tuple[str, int]]) -> None:
+        """Say who is waited for: {tracker: (state, values that it has not got)}."""
         if time.monotonic() < self._next_at or not _is_terminal():
             return
         self._next_at = time.monotonic() + 0.2
-        parts = [f"{name} ({state.get('state', 'starting')}, {_pending(state)} values to go)" for name, state in owed.items()]
+        parts = [f"{name} ({state}, {pending} values to go)" for name, (state, pending) in waiting.items()]
         # A signal handler may have interrupted a write to the same stream, or nobody may read it any more.
         with contextlib.suppress(OSError, RuntimeError, ValueError):
             sys.stderr.write("\r\033[Kaccelbus: waiting for " + ", ".join(parts))

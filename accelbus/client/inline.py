@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from accelbus import control
-from accelbus.client.finishing import Patience
+from accelbus.client.finishing import Patience, ProgressLine
 from accelbus.client.trackers import Trackers
 from accelbus.config import Tuning
 from accelbus.errors import ConfigurationError
@@ -25,6 +25,8 @@ _log = logging.getLogger("accelbus")
 _LOOK_INTERVAL: Final = 0.02
 _OPEN_AFTER: Final = 1.0
 """Seconds for the configuration to reach a tracker that opens its run with it."""
+_LINE_AFTER: Final = 2.0
+"""Seconds of waiting at the end before a line says for whom."""
 _OVER: Final = frozenset({"finished", "fenced", "waiting"})
 """States in which there is nothing left to do here: the last two because somebody else delivers."""
 _LEAVE_TIMEOUT: Final = 5.0
@@ -98,8 +100,11 @@ class InlineTrackers:
         drained = threading.Event()
         if not patience.until_closed:
             self._call(lambda supervisor: self._drain(supervisor, patience.seconds, drained))
+        line = ProgressLine(after=_LINE_AFTER)
         while time.monotonic() < deadline and not self._ended.is_set() and not drained.is_set() and not self._are_finished():
+            line.show({name: (state.state, state.values.pending) for name, state in self.states().items() if state.state not in _OVER})
             time.sleep(_LOOK_INTERVAL)
+        line.clear()
         if not self._are_finished():
             for worker in self._workers.values():
                 worker.ending = status

@@ -157,6 +157,9 @@ class Loop:
     def _turn(self) -> None:
         """Read, hand over, save, wait."""
         batch = self._read() if self._wants_rows else None
+        if batch is not None and batch.items:
+            # Before the calls, which may take long, or hang.
+            self._show()
         if self._channel.tell_wanted:
             self._channel.tell_wanted = False
             self._saver.tell_config_again()
