@@ -1,4 +1,4 @@
-"""After the events are safe: the main rank waits, visibly and bounded, for the trackers."""
+"""The end of a run in one process: its events become safe, then the main rank waits, visibly and bounded, for the trackers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,84 @@ import logging
 import os
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelbus import host
 from accelbus.client.hooks import Ending
 from accelbus.client.pump import Pump
 from accelbus.config import Settings, Tuning
 
+if TYPE_CHECKING:
+    from accelbus.client.session import Session
+
 _log = logging.getLogger("accelbus")
 _BATCH_TIMEOUT = 60.0
+
+
+class Turn:
+    """One at a time. Who comes while another thread finishes waits for it; a signal handler that interrupted its own thread does not."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[bool]:
+        """Yield whether it is this caller's turn; if not, somebody else is at it, or has been for too long."""
+        is_own = self._thread == threading.get_ident()
+        if not self._lock.acquire(timeout=0 if is_own else self._patience):
+            yield False
+            return
+        self._thread = threading.get_ident()
+        try:
+            yield True
+        finally:
+            self._thread = None
+            self._lock.release()
+
+
+def end(session: Session, ending: Ending) -> None:
+    """Say that nothing follows. Nothing that is logged from here on is kept."""
+    # Who was told to end does not wait for the run record.
+    session.stop_recording(0.0 if ending.status == "preempted" else session.tuning.facts_patience)
+    session.end(ending.status, ending.reason)
+
+
+def finish(session: Session, ending: Ending, timeout: float | None) -> bool:
+    """Wait until everything is safe, then for the trackers, and close *session*. Returns whether everything is safe.
+
+    Args:
+        session: ended.
+        ending: of this process or run.
+        timeout: seconds for the trackers instead of ``finish_timeout``.
+    """
+    safe = session.wait_until_safe()
+    if not safe:
+        session.say_what_is_at_risk()
+    about, settings = session.introduction, session.settings
+    if session.inline is not None:
+        patience = how_long(ending, settings, session.tuning, timeout, alone=about.is_alone, inline=True)
+        session.inline.finish(ending.status, patience)
+    if about.is_main and settings.mode == "online" and set(about.trackers.sinks) != set(about.trackers.inline):
+        patience = how_long(ending, settings, session.tuning, timeout, alone=about.is_alone)
+        wait_for_sinks(session.pump, about.run_dir.path, patience)
+    elif session.pump.attempt is None:
+        _leave_settings(session)
+    session.close(safe=safe)
+    return safe
+
+
+def _leave_settings(session: Session) -> None:
+    """Say which trackers the run wants where neither rank 0 nor the bus process was ever there to hear it."""
+    run_dir = session.introduction.run_dir
+    with contextlib.suppress(OSError):
+        if not run_dir.record_path.exists():
+            run_dir.write_record(session.introduction.record())
 
 
 class Patience(NamedTuple):
