@@ -236,6 +236,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retry_max: Seconds = 30.0
     retries_alone: Positive = 3
     """Failures of one row before the next row is tried in its place."""
+    kills_of_row: Positive = 9
+    """SIGKILLs of workers while they try one row that count like ``retries_alone`` crashes in it: the row may need more memory than
+    there is, but the kernel, or an operator, may as well mean something else."""
     failures_of_dead_letter: Positive = 9
     """Failures of such a row, each while another row worked, that send it to the dead letters: a tracker that fails now and then is
     no reason to lose a row (every third call: two rows in a million)."""

@@ -14,6 +14,7 @@ import msgspec
 
 from accelbus.config import Tuning
 from accelbus.delivery import repeating
+from accelbus.delivery.blame import Blame
 from accelbus.delivery.channel import Command, WorkerSpec
 from accelbus.delivery.feeder import back_off, describe
 from accelbus.delivery.ownership import Lease, claim
@@ -86,7 +87,7 @@ class Tender:
         self._stopping = anyio.Event()
         self._resumed = anyio.Event()
         self._drain = 0
-        self._deaths: dict[str, int] = {}
+        self._blame = Blame(tuning)
         self._one_by_one = False
         self._failures = 0
         self._said: set[str] = set()
@@ -230,7 +231,7 @@ class Tender:
             once=self._once,
             drain=self._drain,
             one_by_one=self._one_by_one,
-            deaths=self._deaths,
+            deaths=self._blame.deaths(),
             carried=self.carried,
         )
         if self._make_worker is not None:
@@ -263,7 +264,7 @@ class Tender:
             error = worker.killed_for or _describe_exit(code)
             self._one_by_one = True
             if row := self.status.row:
-                self._deaths[row] = self._deaths.get(row, 0) + 1
+                self._blame.add(row, code, worker.killed_for)
             self._say("died", "warning", f"its worker ended ({error}) and is started again; see {self._run_dir.logs / self._sink}.log")
         self._set(state="retrying", restarts=self.status.restarts + 1, last_error=error)
 
@@ -281,11 +282,11 @@ class Tender:
             # It had read the journal before there was more; the next worker has not.
             status.state = "running"
         if status.state == "blocked":
-            self._deaths.clear()
+            self._blame.clear()
         if status.state in _WORKING and status.caught_up_ns > previous.caught_up_ns:
             self._failures = 0
             self._one_by_one = False
-            self._deaths.clear()
+            self._blame.clear()
         self.status = status
         self._changed.set()
         self._tell(status, previous)

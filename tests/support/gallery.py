@@ -16,7 +16,7 @@ class GalleryTracker(ExactTracker):
     Args:
         refuses_media: keys that raise.
         hangs_on: key that never returns.
-        dies_on: key that kills the process, the first *deaths* times.
+        dies_on: key that ends the process, the first *deaths* times, by the signal *dies_by*.
         seconds_per_media: how long each takes.
         until: file without which every media call fails, as when a store for files is down.
     """
@@ -29,6 +29,7 @@ class GalleryTracker(ExactTracker):
         refuses_media: tuple[str, ...] = (),
         hangs_on: str = "",
         dies_on: str = "",
+        dies_by: int = signal.SIGABRT,
         deaths: int = 10**9,
         seconds_per_media: float = 0.0,
         until: str = "",
@@ -38,6 +39,7 @@ class GalleryTracker(ExactTracker):
         self.refuses_media = refuses_media
         self.hangs_on = hangs_on
         self.dies_on = dies_on
+        self.dies_by = dies_by
         self.deaths = deaths
         self.seconds_per_media = seconds_per_media
         self.until = until
@@ -59,7 +61,7 @@ class GalleryTracker(ExactTracker):
         if key == self.hangs_on:
             time.sleep(3600)
         if key == self.dies_on and self._count("deaths", key) <= self.deaths:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.dies_by)
         time.sleep(self.seconds_per_media)
         self._append("calls.jsonl", {"step": step, "media": key})
         self._append("media.jsonl", {"step": step, "key": key, "kind": media.kind, "bytes": _size(media), "time_ns": media.time_ns})

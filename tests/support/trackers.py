@@ -139,7 +139,7 @@ class ScriptedTracker(GeneralTracker):
         if step in self.exits_at:
             sys.exit(0)
         if step in self.dies_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGABRT)
         if step in self.hangs_at and self._count(f"hangs-{step}", step) <= self.hangs:
             time.sleep(3600)
 

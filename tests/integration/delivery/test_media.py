@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import time
 from typing import Any
 
@@ -131,6 +132,30 @@ async def test_an_image_that_ends_its_workers_is_a_dead_letter(tmp_path, bad):
     assert status.values.dead_lettered == 1
 
 
+async def test_an_image_during_which_others_kill_workers_is_not_blamed_for_it(tmp_path):
+    """The kernel short of memory, or an operator: it is tried again, and arrives."""
+    run = gallery(tmp_path, dies_on="large", dies_by=signal.SIGKILL, deaths=5)
+    run.log(*range(5))
+    run.media(2, large=PAGE)
+    run.media(3, good=PAGE)
+    async with serving(run) as served:
+        status = await served.finished()
+    assert sorted(media(run)) == [(2, "large"), (3, "good")]
+    assert (letters(run), status.restarts) == ([], 5)
+
+
+async def test_an_image_that_no_machine_has_the_memory_for_is_a_dead_letter_in_the_end(tmp_path):
+    """Nobody but the kernel ends its workers; the sink goes on without it."""
+    run = gallery(tmp_path, dies_on="large", dies_by=signal.SIGKILL)
+    run.log(*range(5))
+    run.media(2, large=PAGE)
+    run.media(3, good=PAGE)
+    async with serving(run, tuning={"kills_of_row": 4}) as served:
+        await until(lambda: (3, "good") in media(run), run.worker_log)
+        await served.finished()
+    assert [(letter["step"], list(letter["values"])) for letter in letters(run)] == [(2, ["large"])]
+
+
 async def test_what_ranks_say_of_the_run_is_told_and_told_again_after_a_restart(tmp_path):
     """A fresh tracker object learns everything but what was printed."""
     run = gallery(tmp_path, ranks=2)
@@ -144,7 +169,10 @@ async def test_what_ranks_say_of_the_run_is_told_and_told_again_after_a_restart(
     ]
     async with serving(run) as served:
         await until(lambda: run.calls("told.jsonl") == said, lambda: str(run.calls("told.jsonl")))
-        await until(lambda: (cursor := read_cursor(run.dir.sink(run.sink))) is not None and not cursor.console, "a cursor")
+        # Not the first one, which is written before the tracker starts.
+        await until(
+            lambda: (cursor := read_cursor(run.dir.sink(run.sink))) is not None and cursor.summary.values and not cursor.console, "a cursor"
+        )
         kill(served.status.pid)
         await until(lambda: run.calls("told.jsonl")[4:] == said[:3], lambda: str(run.calls("told.jsonl")))
         await served.finished()
@@ -196,7 +224,7 @@ async def test_kills_at_any_moment_lose_no_media_and_repeat_no_number(tmp_path):
                 if step % 3 == 0:
                     sizes[step] = chance.choice([3, 40_000])
                     run.media(step, page=Html("x" * sizes[step]))
-            # Long enough for a cursor: what three workers died of in a row would be taken for deadly.
+            # Long enough for a cursor: what many workers died of in a row would be taken for deadly.
             enough = chance.randrange(7, 10)
             await until(
                 lambda enough=enough, killed=killed: served.status.media >= enough and served.status.pid != killed, "media are taken"
