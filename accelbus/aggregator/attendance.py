@@ -51,8 +51,8 @@ class Attendance:
             member = self.take_in(hello)
             self.reopen(member)
         self._peers.connect(peer, member.producer, main=hello.main)
-        await self._lifetime.resume_delivery()
         await self.save()
+        await self._lifetime.resume_delivery()
         return member
 
     def take_in(self, hello: control.Hello) -> Member:

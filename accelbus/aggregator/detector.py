@@ -82,6 +82,8 @@ class FailureDetector:
                 self._attendance.take_in(spool.hello)
         for spool in found:
             os.close(spool.descriptor)
+        # Before anybody hears of them: who comes after this process may find their spools by the list only.
+        await self._attendance.save()
         await self._ledger.append([])
         return {Path(spool.hello.run_dir) for spool in found if spool.gone} - {self._run_dir.path}
 
@@ -115,6 +117,7 @@ class FailureDetector:
         for hello in await anyio.to_thread.run_sync(self._watch.find_new, spool_directories(self._tuning)):
             if hello.producer not in self._roster.members and self._is_ours(hello):
                 self._attendance.reopen(self._attendance.take_in(hello))
+                await self._attendance.save()
 
     def _note_silence(self) -> None:
         """Tell from signs of life what no lock says."""
