@@ -10,7 +10,7 @@ with a fallback in `accelbus.tracking.media`.
 
 from __future__ import annotations
 
-from accelbus.media.value import EXTENSION, INLINE_BYTES, KINDS, TIME, Kind, Media, pack, spelled_out, unpack
+from accelbus.media.value import EXTENSION, INLINE_BYTES, KINDS, TIME, Kind, Media, blob_names, pack, spelled_out, unpack
 from accelbus.media.wrappers import Alert, Artifact, Audio, Figure, Histogram, Html, Image, Table, Video, Wrapper
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Table",
     "Video",
     "Wrapper",
+    "blob_names",
     "pack",
     "spelled_out",
     "unpack",

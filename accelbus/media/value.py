@@ -9,12 +9,13 @@ import os
 import shutil
 import time
 import wave
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from accelbus.blobs import BlobStore, Reference, read
+from accelbus.blobs import EXTENSION as LARGE, BlobStore, Reference, read, whole
 from accelbus.errors import CorruptDataError, MissingExtraError
 
 EXTENSION: Final = 2
@@ -139,10 +140,14 @@ class Media(msgspec.Struct, array_like=True):
         return path
 
     def source(self) -> Path:
-        """Return where an artifact lies now: a file or directory that must not be changed."""
-        if self.blob is None:
+        """Return where an artifact lies now: a file or directory that must not be changed. Waits while it is still being copied.
+
+        Raises:
+            CorruptDataError: it is gone, or was never complete.
+        """
+        if self.blob is None or os.path.basename(self.blob.name) != self.blob.name:
             raise CorruptDataError("artifact", f"the artifact {self.meta.get('filename')!r} has no file")
-        return Path(self.directory) / self.blob.name
+        return whole(Path(self.directory) / self.blob.name)
 
     def _save_artifact(self, directory: Path) -> Path:
         target = directory / os.path.basename(str(self.meta["filename"]))
@@ -197,6 +202,20 @@ def unpack(extension: msgspec.msgpack.Ext, blobs: Path) -> Media:
         raise CorruptDataError("media", f"cannot be read ({error})") from error
     media.directory = str(blobs)
     return media
+
+
+def blob_names(values: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield the names of the files that encoded and decoded *values* refer to."""
+    for value in values.values():
+        if isinstance(value, Mapping):
+            yield from blob_names(value)
+        elif isinstance(value, list | tuple):
+            yield from blob_names(dict(enumerate(value)))
+        elif isinstance(value, msgspec.msgpack.Ext) and value.code == EXTENSION:
+            if (blob := msgspec.msgpack.decode(value.data, type=Media).blob) is not None:
+                yield blob.name
+        elif isinstance(value, msgspec.msgpack.Ext) and value.code == LARGE:
+            yield msgspec.msgpack.decode(value.data, type=Reference).name
 
 
 def spelled_out(extension: msgspec.msgpack.Ext) -> dict[str, Any]:
