@@ -301,3 +301,33 @@ def test_data_loader_configuration_is_used(make):
     """split_batches as an argument of its own is the same as in the configuration."""
     assert make(split_batches=True).split_batches
     assert make(dataloader_config=DataLoaderConfiguration(even_batches=False)).even_batches is False
+
+
+def test_fp16_training(make, monkeypatch, tmp_path):
+    """As on an accelerator, which this machine plays: scaled, unscaled once, clipped, skipped, told, saved."""
+    monkeypatch.setattr("accelbus.accelerator.accelerator.check_precision", lambda *_: "fp16")
+    accelerator = make(kwargs_handlers=[GradScalerKwargs(init_scale=1024.0)])
+    models = [network(), network()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    *prepared, loader = accelerator.prepare(*models, *optimizers, DataLoader(DATA, 4))
+    optimizers = prepared[2:]
+    assert accelerator.scaler.get_scale() == 1024
+    for number, batch in enumerate(loader):
+        accelerator.backward(sum(loss_of(model, batch) for model in models) * (float("inf") if number == 1 else 1))
+        for model in models:
+            norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            assert number == 1 or nn.utils.get_total_norm([one.grad for one in model.parameters()]) <= 1.01
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        assert accelerator.optimizer_step_was_skipped == (number == 1)
+    assert norm.isfinite()
+    numbers = accelerator._numbers()
+    assert (numbers["telemetry/scaler/skipped_steps"], numbers["telemetry/scaler/skipped_steps_1"]) == (1, 1)
+    accelerator.save_state(tmp_path)
+    assert accelerator.scaler.get_scale() == 512
+    again = make(kwargs_handlers=[GradScalerKwargs(init_scale=4.0)])
+    again.prepare(network(), network(), *[torch.optim.SGD(model.parameters(), lr=0.1) for model in models])
+    again.load_state(tmp_path)
+    assert again.scaler.get_scale() == 512
