@@ -31,12 +31,12 @@ class Introduction:
         self._created_ns = time_ns()
         self._started_by: tuple[int, int] | None = None
         self._environ: dict[str, str] = {}
-        self._directory = ""
+        # Once, and for all trackers: the script may go elsewhere.
+        self._directory = host.working_directory(os.environ)
 
     def look_around(self) -> None:
-        """Note what started this process, its environment and where it stands, before training changes it."""
+        """Note what started this process, and its environment, before training changes it."""
         self._started_by = launcher_process(os.environ)
-        self._directory = host.working_directory(os.environ)
         # A shell's word on it is no longer true when the script has moved.
         self._environ = {**os.environ, "PWD": self._directory}
 
