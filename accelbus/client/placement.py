@@ -18,6 +18,7 @@ from accelbus.journal.memory_queue import MemoryQueue
 from accelbus.journal.salvage import open_spool, read_description
 from accelbus.journal.spool import Spool
 from accelbus.journal.spool_file import SpoolFile, is_open_here
+from accelbus.journal.spool_places import remove_abandoned
 
 _log = logging.getLogger(__name__)
 _SHARE = 4
@@ -115,11 +116,13 @@ def _bytes_if_of(launch: bytes, path: Path) -> int:
     try:
         return about.st_blocks * 512 if read_description(descriptor).launch == launch else 0
     except SpoolError as error:
-        return about.st_blocks * 512 if error.reason == "unfinished" else 0
+        if error.reason != "unfinished":
+            return 0
     except OSError:
         return 0
     finally:
         os.close(descriptor)
+    return 0 if remove_abandoned(path) else about.st_blocks * 512
 
 
 def _in_memory(hello: Hello, name: str, tuning: Tuning, wake: Wake) -> Placed:

@@ -57,11 +57,11 @@ class SpoolFile:
     """
 
     def __init__(self, path: Path, *, capacity: int, description: Hello) -> None:
-        """Create the file, allocate it, and lock it.
+        """Create the file, lock it, and allocate it.
 
         Raises:
             OSError: no room (checked here, because writing into a sparse mapping on a full disk kills the process), no
-                permission, or the file is there already.
+                permission, the file is there already, or somebody took it for abandoned.
         """
         self.path = path
         self.capacity = capacity
@@ -69,17 +69,21 @@ class SpoolFile:
         if DESCRIPTION_AT + 4 + len(described) > HEADER_BYTES:
             raise OSError(errno.ENAMETOOLONG, f"the description of the producer takes {len(described)} bytes", str(path))
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            _allocate(self.descriptor, HEADER_BYTES + capacity)
-            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.map = mmap.mmap(self.descriptor, HEADER_BYTES + capacity)
-        except OSError:
-            os.close(self.descriptor)
-            path.unlink()
-            raise
         about = os.fstat(self.descriptor)
         self._place = (about.st_dev, about.st_ino)
         _OPEN.add(self._place)
+        try:
+            # The lock comes first: a file without a header that nobody has locked is one whose producer was killed while it made it.
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(about, os.stat(path)):
+                raise OSError(errno.ESTALE, "the file was taken for abandoned before it was locked", str(path))
+            _allocate(self.descriptor, HEADER_BYTES + capacity)
+            self.map = mmap.mmap(self.descriptor, HEADER_BYTES + capacity)
+        except OSError:
+            os.close(self.descriptor)
+            _OPEN.discard(self._place)
+            path.unlink(missing_ok=True)
+            raise
         self.header = memoryview(self.map)[:HEADER_BYTES].cast("Q")
         self.header[CAPACITY_WORD] = capacity
         self.map[DESCRIPTION_AT : DESCRIPTION_AT + 4] = len(described).to_bytes(4, sys.byteorder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,20 @@ def test_only_rings_of_this_launch_count_as_room(tmp_path: Path, monkeypatch: py
     second = placed(tmp_path, 2, launch=launch, local_world_size=1)
     assert second.file.capacity == capacity
     second.close(unlink=True)
+
+
+def test_an_unfinished_spool_takes_room_as_long_as_its_producer_may_be_making_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After that it is removed by the next one that looks for room."""
+    monkeypatch.setattr(
+        "accelbus.client.placement.os.statvfs", lambda _: os.statvfs_result((4096, 4096, 4096, 4096, 4096, 0, 0, 0, 0, 255))
+    )
+    made = tmp_path / f"{99:032x}.spool"
+    made.write_bytes(bytes(16 * MIB))
+    young = placed(tmp_path, 1)
+    assert made.exists()
+    os.utime(made, (0, 0))
+    old = placed(tmp_path, 2)
+    assert not made.exists()
+    assert young.file.capacity > old.file.capacity
+    for spool in (young, old):
+        spool.close(unlink=True)
