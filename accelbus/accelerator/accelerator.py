@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,6 +49,11 @@ _ELSEWHERE = {
     "dynamo_backend": "torch.compile",
     "dynamo_plugin": "torch.compile",
 }
+
+_WAY = (
+    "use torch's own and accelbus.handlers (InitProcessGroupKwargs(...).init(), AutocastKwargs().autocast(...), ProfileKwargs(...).build()) "
+    "with accelbus.init() in your loop, or keep Accelerate's Accelerator, with accelbus.init() beside it"
+)
 
 
 class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods):
@@ -162,6 +168,7 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
         """
         if any(model is known for known in self._models):
             return model
+        _check_parallelism(model)
         if self.device_placement if device_placement is None else device_placement:
             model = model.to(self.device)
         if self.mixed_precision != "no":
@@ -242,15 +249,19 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
             keep_fp32_wrapper: it goes on computing in the chosen precision.
             keep_torch_compile: a compiled model stays compiled.
         """
-        compiled = getattr(model, "_orig_mod", None)
-        inner: Any = model if compiled is None else compiled
-        while isinstance(inner, DistributedDataParallel):
-            inner = inner.module
+        inner: Any = model
+        compiled: Any = None
+        while True:
+            if isinstance(inner, DistributedDataParallel):
+                inner, compiled = inner.module, None
+            elif isinstance(getattr(inner, "_orig_mod", None), nn.Module):
+                inner, compiled = inner._orig_mod, inner  # noqa: SLF001  how torch.compile keeps it
+            else:
+                break
         if not keep_fp32_wrapper:
             run_plainly(inner)
-        if compiled is None or not keep_torch_compile or inner is not compiled:
-            return inner if isinstance(inner, nn.Module) else model
-        return model
+        found: nn.Module = compiled if keep_torch_compile and compiled is not None else inner
+        return found if keep_fp32_wrapper else run_plainly(found)
 
     def free_memory(self, *objects: Any) -> list[Any]:
         """Forget everything that was prepared, and *objects*: as many None are returned, to be assigned in their place."""
@@ -345,11 +356,20 @@ def _refuse(elsewhere: dict[str, Any]) -> None:
             raise TypeError(f"Accelerator has no argument {name!r}")
         if given is None or str(getattr(given, "value", given)).lower() == "no":
             continue
-        raise ConfigurationError(
-            f"{name}: Accelerator does single processes and DDP, not {_ELSEWHERE[name]}. Use torch's own and accelbus.handlers "
-            f"(InitProcessGroupKwargs(...).init(), AutocastKwargs().autocast(...), ProfileKwargs(...).build()) with accelbus.init() in your "
-            f"loop; or keep Accelerate's Accelerator, with accelbus.init() beside it"
-        )
+        raise ConfigurationError(f"{name}: Accelerator does single processes and DDP, not {_ELSEWHERE[name]}; {_WAY}")
+
+
+def _check_parallelism(model: nn.Module) -> None:
+    """Check that *model* is not shared between processes in another way.
+
+    Raises:
+        ConfigurationError: it is, by FSDP or tensor parallelism.
+    """
+    tensors = sys.modules.get("torch.distributed.tensor")  # without it there can be no DTensor
+    if type(model).__name__ == "FullyShardedDataParallel" or (
+        tensors is not None and any(isinstance(parameter, tensors.DTensor) for parameter in model.parameters())
+    ):
+        raise ConfigurationError(f"the model is shared between processes already, by FSDP or as DTensors; {_WAY}")
 
 
 def _rng_types(wanted: Iterable[str] | None) -> tuple[str, ...]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from torch.nn.parallel import DistributedDataParallel
 
 from accelbus.accelerator.options import GradientAccumulationPlugin
 
@@ -65,4 +69,31 @@ class GradientState:
         self._open = [one for one in self._open if one is not iteration]
 
 
-__all__ = ["GradientState"]
+class Accumulation:
+    """One batch: a context in which gradients are averaged over the processes if they are used after it.
+
+    Args:
+        gradients: counts the batch.
+        models: those whose gradients are only added up otherwise.
+    """
+
+    __slots__ = ("_contexts", "_gradients", "_models")
+
+    def __init__(self, gradients: GradientState, models: Sequence[DistributedDataParallel]) -> None:
+        self._gradients = gradients
+        self._models = models
+        self._contexts: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> None:
+        self._gradients.next_batch()
+        if self._models and not (self._gradients.sync_gradients or self._gradients.plugin.sync_each_batch):
+            self._contexts = contextlib.ExitStack()
+            for model in self._models:
+                self._contexts.enter_context(model.no_sync())
+
+    def __exit__(self, *error: object) -> None:
+        if self._contexts is not None:
+            self._contexts.close()
+
+
+__all__ = ["Accumulation", "GradientState"]

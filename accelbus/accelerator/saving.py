@@ -70,7 +70,7 @@ class SavingMethods(Parts):
         directory = self._next_checkpoint(output_dir)
         if self._scaling is not None:
             self._scaling.update()
-        weights = [self.unwrap_model(model).state_dict() for model in self._models]
+        weights = [self.get_state_dict(model) for model in self._models]
         for hook in self._before_saving.values():
             hook(self._models, weights, str(directory))
         self._write_shared(directory, weights)
@@ -109,7 +109,7 @@ class SavingMethods(Parts):
             hook(models, str(directory))
         for number, model in enumerate(models):
             state = checkpoint.read(directory / checkpoint.numbered(MODEL, number), **reading)
-            self.unwrap_model(model).load_state_dict(state, **load_model_func_kwargs)
+            self.unwrap_model(model, keep_torch_compile=False).load_state_dict(state, **load_model_func_kwargs)
         for name, objects in self._shared_objects().items():
             for number, one in enumerate(objects):
                 one.load_state_dict(checkpoint.read(directory / checkpoint.numbered(name, number), **reading))
@@ -230,7 +230,7 @@ class SavingMethods(Parts):
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """Return the state of *model* on the device it is on."""
-        state: dict[str, Any] = (self.unwrap_model(model) if unwrap else model).state_dict()
+        state: dict[str, Any] = (self.unwrap_model(model, keep_torch_compile=False) if unwrap else model).state_dict()
         return state
 
     def save(self, obj: Any, f: str | os.PathLike[str], safe_serialization: bool = False) -> None:

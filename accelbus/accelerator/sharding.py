@@ -77,10 +77,11 @@ class ShardedBatches(torch.utils.data.Sampler[Indices]):
 
     def __iter__(self) -> Iterator[Indices]:
         self.progress = progress = Progress()
-        start, self._start = self._start, None
-        return self._steps(progress, start)
+        return self._steps(progress)
 
-    def _steps(self, progress: Progress, start: tuple[int, Callable[[], None]] | None) -> Iterator[Indices]:
+    def _steps(self, progress: Progress) -> Iterator[Indices]:
+        # Not in __iter__: a loader with workers makes two iterators, and uses the second one.
+        start, self._start = self._start, None
         mine = iter(self._mine(progress))
         ahead = next(mine, None)
         number = 0

@@ -76,8 +76,10 @@ def start_processes(handler: InitProcessGroupKwargs | None, *, cpu: bool = False
     if device.type != "cpu" and device.index is not None:
         # Before the group: NCCL would put every rank's context on the first device.
         torch.get_device_module(device).set_device(device)
-    if handler is not None or _from_environment("WORLD_SIZE", 1) > 1:
-        (handler or InitProcessGroupKwargs()).init(device_type=kind) if not (handler is None and _has_group()) else None
+    if handler is None and _from_environment("WORLD_SIZE", 1) > 1 and not _has_group():
+        handler = InitProcessGroupKwargs()
+    if handler is not None:
+        handler.init(device_type=kind)
     if not _has_group():
         return ProcessState(0, 1, 0, 1, device, None)
     rank, world = dist.get_rank(), dist.get_world_size()

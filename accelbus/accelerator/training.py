@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from accelbus.accelerator import operations
 from accelbus.accelerator.data import PreparedDataLoader
+from accelbus.accelerator.gradients import Accumulation
 from accelbus.accelerator.nested import has_only_tensors, map_tensors
 from accelbus.accelerator.optimizer import AcceleratedOptimizer
 from accelbus.accelerator.options import GradientAccumulationPlugin
@@ -50,8 +51,7 @@ class TrainingMethods(Parts):
         """Batches since the last one that a loader's end completed."""
         return self.gradient_state.step
 
-    @contextlib.contextmanager
-    def accumulate(self, *models: nn.Module) -> Iterator[None]:
+    def accumulate(self, *models: nn.Module) -> contextlib.AbstractContextManager[None]:
         """Count a batch: gradients are accumulated, and averaged over the processes when ``gradient_accumulation_steps`` are together.
 
         Prepared optimizers and schedulers do nothing in between. The last batch of a data loader completes a step in any case.
@@ -59,12 +59,7 @@ class TrainingMethods(Parts):
         Args:
             models: those whose gradients need not be averaged before that.
         """
-        self.gradient_state.next_batch()
-        averages = self.sync_gradients or self.gradient_state.plugin.sync_each_batch
-        with contextlib.ExitStack() as contexts:
-            for model in () if averages else models:
-                contexts.enter_context(self.no_sync(model))
-            yield
+        return Accumulation(self.gradient_state, [model for model in models if isinstance(model, DistributedDataParallel)])
 
     @contextlib.contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:

@@ -146,6 +146,30 @@ def test_what_is_not_here_is_pointed_to(make, argument):
         make(mixed_precison="no")
 
 
+def test_a_model_that_is_shared_otherwise_is_pointed_to_the_handlers(make):
+    """FSDP's and DTensors: DDP would fail on them with a message that helps nobody."""
+    from torch.distributed.tensor import DTensor
+
+    class Shared(DTensor):
+        pass
+
+    model = network()
+    parameter = torch.Tensor._make_subclass(Shared, model.weight.detach())
+    model.parameters = lambda: iter([parameter])
+    with pytest.raises(ConfigurationError, match=r"by FSDP or as DTensors; use torch's own and accelbus.handlers"):
+        make().prepare(model)
+
+
+def test_compiled_models_are_unwrapped(make):
+    """To the compiled or to the original one; a checkpoint has the original's names."""
+    accelerator, model = make(), network()
+    compiled = torch.compile(model, backend="eager")
+    prepared = accelerator.prepare(compiled)
+    assert accelerator.unwrap_model(prepared) is compiled
+    assert accelerator.unwrap_model(prepared, keep_torch_compile=False) is model
+    assert accelerator.get_state_dict(prepared).keys() == model.state_dict().keys()
+
+
 def test_handlers_without_effect_say_so(make):
     """A scaler without fp16, DDP in one process."""
     with pytest.warns(NoEffectWarning, match="only fp16"):

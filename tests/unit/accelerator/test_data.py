@@ -22,6 +22,7 @@ from torch.utils.data import (
 
 from accelbus.accelerator import DataLoaderConfiguration
 from accelbus.accelerator.data import PreparedDataLoader
+from accelbus.accelerator.position import Position
 
 NUMBERS = TensorDataset(torch.arange(23))
 
@@ -124,6 +125,36 @@ def test_a_loader_goes_on_where_it_was(make, name, stop):
     resumed, _ = train(loader, 3 - loader.iteration)
     assert resumed == whole
     assert loader.iteration == 3
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_with_workers_goes_on_where_it_was(make, persistent):
+    """The order is the same, and so is what training draws; only what workers draw is not."""
+    from accelbus.accelerator import randomness
+
+    def loader():
+        return make().prepare(DataLoader(NUMBERS, 4, shuffle=True, num_workers=2, persistent_workers=persistent))
+
+    seeded()
+    first, whole = loader(), []
+    for number, batch in enumerate(first, 1):
+        whole.append([*flat(batch), *noise()])
+        if number == 2:
+            position, generators = first.state_dict(), randomness.capture()
+    whole += [[*flat(batch), *noise()] for batch in first]
+
+    torch.manual_seed(99)
+    second = loader()
+    second.load_state_dict(position)
+    randomness.restore(generators)
+    assert [[*flat(batch), *noise()] for _ in range(2) for batch in second] == whole[2:]
+
+
+def test_a_position_is_that_of_the_same_samples_with_other_numbers_of_ranks():
+    """Rounded down: a sample is rather seen twice than not at all."""
+    position = Position(iteration=1, batches=5, ranks=4, seed=None, generators=[])
+    assert [position.batches_for(ranks, split=False) for ranks in (1, 2, 4, 8)] == [20, 10, 5, 2]
+    assert position.batches_for(2, split=True) == 5
 
 
 def test_an_order_by_seed_and_epoch_survives_a_restart(make):
