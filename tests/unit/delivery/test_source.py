@@ -7,7 +7,7 @@ import msgspec
 from accelbus.config import Tuning
 from accelbus.delivery.cursor import Cursor
 from accelbus.delivery.source import Source
-from accelbus.events import RunClosed
+from accelbus.events import ProducerJoined, RunClosed
 from accelbus.rundir import RunDir
 from tests.support.journals import Clock, pack, records_frame, segments, start, uuid, written
 from tests.support.views import log
@@ -77,6 +77,14 @@ class TestClosing:
         assert source.closed_as == "failed"
         clock.advance(1)
         writer.append([pack([start(0, world_size=1, launch=b"M" * 16)], producer=uuid(2), first_seq=1, launch=b"M" * 16)])
+        source.read(100)
+        assert source.closed_as is None
+
+    def test_who_joined_in_the_same_row_came_after_the_word(self, tmp_path):
+        """While the disk refuses, what a bus process has to say is kept, and written in one row; it was said in that order."""
+        joined = ProducerJoined(2, uuid(2), 0, 1, 1, "trainer", "host", 1, b"M" * 16)
+        run_dir = run_of(tmp_path, steps(1, 3), records_frame(BUS, 1, RunClosed(1, "failed"), joined))
+        source = Source(run_dir, Cursor(), tuning=Tuning())
         source.read(100)
         assert source.closed_as is None
 
