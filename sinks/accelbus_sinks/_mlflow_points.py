@@ -125,9 +125,11 @@ class RecentPoints:
         return stamps
 
     def _trim(self) -> None:
-        while self._count > self._values_kept and len(self._steps) > 1:
-            oldest = self._steps.pop(next(iter(self._steps)))
-            self._count -= sum(len(point.given) for point in oldest.values())
+        # All steps at once: asking a dictionary for its first key again walks over everything that was taken from its front.
+        for step in list(self._steps)[:-1] if self._count > self._values_kept else ():
+            if self._count <= self._values_kept:
+                break
+            self._count -= sum(len(point.given) for point in self._steps.pop(step).values())
 
     # The file: messages, one after the other, each with its length in four bytes
 

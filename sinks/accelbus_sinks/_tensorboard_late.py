@@ -75,7 +75,7 @@ class LatePoints:
     def _trim(self) -> None:
         """Never between two releases: a held point may be in the oldest row."""
         # All steps at once: asking a dictionary for its first key again walks over everything that was taken from its front.
-        for step in list(self._rows)[:-1]:
+        for step in list(self._rows)[:-1] if self._kept > self._values_kept else ():
             if self._kept <= self._values_kept:
                 break
             self._kept -= sum(len(row.values) for row in self._rows.pop(step))
