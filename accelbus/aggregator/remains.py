@@ -13,6 +13,7 @@ from accelbus.config import Tuning
 from accelbus.control import Hello
 from accelbus.errors import SpoolError
 from accelbus.journal.salvage import Remains, open_spool, producer_is_gone, read_description, salvage
+from accelbus.journal.spool_places import remove_abandoned
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class SpoolWatch:
                 found.append(_describe(path))
             except SpoolError as error:
                 if error.reason == "unfinished":
+                    remove_abandoned(path)
                     continue
                 _log.warning("%s is left alone: %s", path, error)
             except OSError as error:
