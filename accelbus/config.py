@@ -148,6 +148,11 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Events that nobody acked for so long go to the run directory, which survives the node."""
     spill_bytes: Positive = 1 * GIB
     blob_bytes: Positive = 4 * GIB
+    """Files of large values and media that one rank may write. Files beyond it are dropped and counted, values in events are not."""
+    blob_backlog_bytes: Positive = 1 * GIB
+    """Of them, what may wait for the disk; more is dropped and counted, since waiting would be training's."""
+    copy_timeout: Seconds = 600.0
+    """Longest wait of ``finish`` for large files that are still being copied from another file system."""
     block_timeout: Seconds = 1.0
     """Longest wait of one ``log`` call with ``on_full="block"``."""
     bus_retry_interval: Seconds = 1.0

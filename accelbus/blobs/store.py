@@ -35,7 +35,7 @@ class BlobStore:
         quota: bytes that all files together may take.
         backlog: bytes that may wait for the disk; beyond that files are refused, so that nobody has to wait.
         last_seq: returns the sequence of the producer's newest event.
-        keeps_open: closing a file in *directory* waits for a server.
+        keeps_open: tells whether closing a file in a directory waits for a server; asked once.
         on_lost: called with what became of a file, when it may not outlive the machine, or a copy failed.
     """
 
@@ -47,7 +47,7 @@ class BlobStore:
         quota: int,
         backlog: int = 1 << 62,
         last_seq: Callable[[], int] | None = None,
-        keeps_open: bool = False,
+        keeps_open: Callable[[Path], bool] | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
         self._directory = directory
@@ -55,8 +55,9 @@ class BlobStore:
         self._pid = os.getpid()
         self._quota = quota
         self._backlog = backlog
-        self._last_seq = last_seq or (lambda: 0)
-        self._keeps_open = keeps_open
+        self.last_seq = last_seq or (lambda: 0)
+        self._asks_to_keep_open = keeps_open
+        self._keeps_open: bool | None = None
         self._on_lost = on_lost
         self._written = 0
         self._accounts = threading.RLock()
@@ -86,7 +87,7 @@ class BlobStore:
         name = self._next_name()
         path = self._directory / name
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        stays_open = self._keeps_open and len(self._settler.waiting) < _MOST_OPEN
+        stays_open = bool(self._keeps_open) and len(self._settler.waiting) < _MOST_OPEN
         try:
             self._busy += 1
             view = memoryview(data)
@@ -102,7 +103,7 @@ class BlobStore:
             self._busy -= 1
             if not stays_open:
                 os.close(descriptor)
-        self._is_there(Work(path, len(data), self._last_seq(), descriptor if stays_open else -1))
+        self._is_there(Work(path, len(data), self.last_seq(), descriptor if stays_open else -1))
         return Reference(name, len(data), google_crc32c.value(data))
 
     def adopt(self, path: Path) -> Reference:
@@ -126,7 +127,7 @@ class BlobStore:
             raise
         finally:
             self._busy -= 1
-        self._is_there(Work(target, size, self._last_seq(), later=later))
+        self._is_there(Work(target, size, self.last_seq(), later=later))
         return Reference(name, size)
 
     # What becomes of a file
@@ -138,7 +139,7 @@ class BlobStore:
 
     def discard(self, names: Iterable[str]) -> None:
         """The event that named these files was not kept."""
-        for name in names:
+        for name in names if os.getpid() == self._pid else ():
             if name.startswith(self._owner) and os.path.basename(name) == name:
                 self.unclaimed.pop(name, None)
                 path = self._directory / name
@@ -175,6 +176,8 @@ class BlobStore:
                 raise OSError(f"{self._backlog} bytes of large values wait for the disk already")
             self._written += size
         self._directory.mkdir(mode=0o700, exist_ok=True)
+        if self._keeps_open is None:
+            self._keeps_open = self._asks_to_keep_open is not None and self._asks_to_keep_open(self._directory)
 
     def _free(self, size: int) -> None:
         with self._accounts:

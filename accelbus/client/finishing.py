@@ -63,6 +63,7 @@ def finish(session: Session, ending: Ending, timeout: float | None) -> bool:
         ending: of this process or run.
         timeout: seconds for the trackers instead of ``finish_timeout``.
     """
+    session.settle_files(in_a_hurry=ending.status == "preempted")
     safe = session.wait_until_safe()
     if not safe:
         session.say_what_is_at_risk()

@@ -6,6 +6,7 @@ it comes here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from accelbus.errors import QueueFullError
 from accelbus.events import METRICS_TAG, ConfigUpdate, ConsoleLines, MetricDefinition, RunEnd, RunFacts, RunStart, Summary
 from accelbus.journal.memory_queue import MemoryQueue
 from accelbus.journal.spool import Spool
+from accelbus.media import blob_names
 
 _log = logging.getLogger("accelbus")
 _check = msgspec.msgpack.Decoder().decode
@@ -35,7 +37,6 @@ class Intake:
     __slots__ = (
         "_auto_step",
         "_auto_steps",
-        "_blobs",
         "_encoder",
         "_name",
         "_queue",
@@ -45,6 +46,7 @@ class Intake:
         "append",
         "encode",
         "faults",
+        "files",
         "hook",
         "step",
     )
@@ -53,7 +55,8 @@ class Intake:
         self._name = name
         self._settings = settings
         self._tuning = tuning
-        self._blobs = blobs
+        self.files = blobs
+        """Of large values and media."""
         self._wake = wake
         self._encoder = value_model.encoder()
         self._queue: Spool | MemoryQueue | None = None
@@ -76,6 +79,7 @@ class Intake:
 
     def open(self, queue: Spool | MemoryQueue) -> None:
         """Events go to *queue* from here on."""
+        self.files.last_seq = lambda: queue.last_seq
         self._queue = queue
         self.append = queue.append
         self.faults.keep_in(queue.file)
@@ -176,7 +180,7 @@ class Intake:
         parts, large = value_model.split(event.facts, self._tuning.event_bytes, self._encoder)
         for key, value in large.items():
             try:
-                parts.append({key: self._blobs.write(self.encode(value))})
+                parts.append({key: self.files.write(self.encode(value))})
             except OSError:
                 parts.append({key: None})
         kept = [queue.append(self.encode(RunFacts(event.time_ns, part))) for part in parts]
@@ -200,9 +204,11 @@ class Intake:
     def is_intact(self, payload: bytes) -> bool:
         """Whether an event decodes. It does not when another thread changed a dict while a hook ran: its length was written before."""
         try:
-            _check(payload)
+            event = _check(payload)
         except (msgspec.MsgspecError, RecursionError, ValueError):
             return False
+        if self.files.unclaimed:
+            self.files.claim(blob_names(event[3]))
         return True
 
     def _resolve(self, step: Any, *, beside: bool) -> tuple[int | None, int]:
@@ -220,6 +226,8 @@ class Intake:
 
     def _put_event(self, event: tuple[Any, ...]) -> None:
         """Append an event of clean values, in as many parts as it takes."""
+        if self.files.unclaimed:
+            self.files.claim(blob_names(event[3]))
         payload = self.encode(event)
         if len(payload) <= self._tuning.event_bytes:
             if not self.append(payload):
@@ -236,7 +244,7 @@ class Intake:
         references = []
         for key, value in large.items():
             try:
-                references.append({key: self._blobs.write(self.encode(value))})
+                references.append({key: self.files.write(self.encode(value))})
             except OSError as error:
                 self.faults.count("blob_full", f"{key!r} needs a file in the run directory: {error}", topic=f"blob_full:{key}")
         return references
@@ -257,6 +265,7 @@ class Intake:
 
     def _count_late(self, payload: bytes) -> None:
         """*payload* was on its way to the queue when the run was finished, by another thread or by a handler that interrupted its `log`."""
+        self._discard_files_of(payload)
         if self.append == self._refuse_closed:
             self.faults.count("closed", f"{self._name} was finished in the middle of a log(): its values are not kept")
         else:
@@ -266,11 +275,18 @@ class Intake:
 
     def _apply_policy(self, payload: bytes) -> None:
         if self._settings.on_full == "raise":
+            self._discard_files_of(payload)
             self.faults.count_silently("full")
             raise QueueFullError(f"{self._name}: the spool is full; neither the bus process nor the run directory keeps up")
         if self._settings.on_full == "block" and self._append_blocking(payload):
             return
+        self._discard_files_of(payload)
         self._count_full("blocked" if self._settings.on_full == "block" else "full")
+
+    def _discard_files_of(self, payload: bytes) -> None:
+        """Nobody will ask for the files that a dropped event names."""
+        with contextlib.suppress(msgspec.MsgspecError):  # the file stays until somebody prunes the run
+            self.files.discard(list(blob_names({"": _check(payload)})))
 
     def _count_full(self, reason: str) -> None:
         self.faults.count(

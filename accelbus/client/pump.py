@@ -119,7 +119,9 @@ class Pump(threading.Thread):
         spill: Spill,
         tuning: Tuning,
         on_notice: Callable[[control.Notice], None],
+        safe_seq: Callable[[], int | None] | None = None,
     ) -> None:
+        """Acks count up to what *safe_seq* returns, if it returns something: a file that a later event names is not durable yet."""
         super().__init__(name="accelbus-pump", daemon=True)
         self._queue = queue
         self._producer = producer
@@ -129,6 +131,9 @@ class Pump(threading.Thread):
         self._spill = spill
         self._tuning = tuning
         self._on_notice = on_notice
+        self._safe_seq = safe_seq or (lambda: None)
+        self._acked_seq = 0
+        """The newest event that was acked; it is released when its files are safe."""
         first = producer.hello(1, 0)
         self._id, self._launch = first.producer, first.launch
 
@@ -255,6 +260,7 @@ class Pump(threading.Thread):
             self._greet(socket, now)
             self._send_events(socket, now)
             self._heartbeat(socket, now)
+        self._release_held()
         self._spill_when_needed(now)
         if self._goodbye is not None:
             self._send_goodbye(socket)
@@ -338,10 +344,21 @@ class Pump(threading.Thread):
 
     def _release(self, through_seq: int) -> None:
         before = self._queue.released_seq
-        if self._queue.release(through_seq) > before:
+        self._acked_seq = max(self._acked_seq, through_seq)
+        if self._queue.release(self._limited(through_seq)) > before:
             self._progress_at = time.monotonic()
         while self._in_flight and self._in_flight[0].last_seq <= through_seq:
             self._bytes_in_flight -= self._in_flight.popleft().size
+
+    def _limited(self, through_seq: int) -> int:
+        safe_seq = self._safe_seq()
+        return through_seq if safe_seq is None else min(through_seq, max(safe_seq, self._queue.released_seq))
+
+    def _release_held(self) -> None:
+        """Release what was acked before its files were safe."""
+        if self._acked_seq > self._queue.released_seq:
+            self._progress_at = time.monotonic()
+            self._queue.release(self._limited(self._acked_seq))
 
     def _go_back(self) -> None:
         """Send everything that is not acked again."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from time import time_ns
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from accelbus import values as value_model
+from accelbus import host, values as value_model
 from accelbus.blobs import BlobStore
 from accelbus.client import finishing, required
 from accelbus.client.addresses import url_of
@@ -30,6 +31,7 @@ from accelbus.events import METRICS_TAG, STATUSES, ConfigUpdate, MetricDefinitio
 from accelbus.rundir import RunDir, RunRecord
 from accelbus.values.hyperparameters import merge_config
 
+_log = logging.getLogger("accelbus")
 _STEP_END = 2**63
 
 
@@ -58,7 +60,14 @@ class Run(MediaMethods, StatementMethods):
         self._tuning = tuning or Tuning()
         self._introduction = Introduction(run_dir, settings, identity, trackers)
         self._wake = Wake()
-        blobs = BlobStore(run_dir.blobs, self._introduction.producer.hex(), quota=self._tuning.blob_bytes)
+        blobs = BlobStore(
+            run_dir.blobs,
+            self._introduction.producer.hex(),
+            quota=self._tuning.blob_bytes,
+            backlog=self._tuning.blob_backlog_bytes,
+            keeps_open=host.is_on_network,
+            on_lost=lambda what: _log.warning("a large value of run %s: %s", run_dir.run_id, what),
+        )
         self._intake = Intake(f"run {self.id}, rank {self.rank}", settings, self._tuning, blobs, self._wake)
         self._session: Session | None = None
         self._state: Literal["disabled", "running", "closed", "inert"] = "disabled"

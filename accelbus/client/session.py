@@ -139,6 +139,12 @@ class Session:
                 return True  # all of it is in the run directory, and nobody is there to confirm
         return self.is_safe
 
+    def settle_files(self, *, in_a_hurry: bool) -> None:
+        """Wait, bounded, until large values and files are durable, and those of other file systems copied; warn if they are not."""
+        patience = self.tuning.exit_timeout
+        if not self._intake.files.settle(patience, copies=patience if in_a_hurry else max(patience, self.tuning.copy_timeout)):
+            _log.warning("large values of run %s, rank %d, may not be on disk", self.introduction.run_dir.run_id, self.introduction.rank)
+
     def say_what_is_at_risk(self) -> None:
         """Warn: how much is nowhere but here, and how to get it."""
         queue = self._queue
@@ -212,6 +218,7 @@ class Session:
         return BusLauncher(run_dir, node_directory(run_dir, self.tuning), retry_interval=self.tuning.bus_retry_interval)
 
     def _make_pump(self, queue: Spool | MemoryQueue, launcher: BusLauncher | None) -> Pump:
+        files = self._intake.files
         directory = self.introduction.run_dir.journal / f"spill-{self.introduction.producer.hex()}"
         spill = Spill(
             lambda: JournalWriter(directory, tuning=self.tuning, local=not host.is_on_network(directory.parent)),
@@ -226,6 +233,8 @@ class Session:
             spill=spill,
             tuning=self.tuning,
             on_notice=notices.show,
+            # Elsewhere acked means less: with the system, and on disk a moment later.
+            safe_seq=(lambda: files.safe_seq) if self.settings.durability == "disk" or host.is_on_network(directory.parent) else None,
         )
 
 
