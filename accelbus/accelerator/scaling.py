@@ -53,7 +53,17 @@ class LossScaling:
         finally:
             watching.remove()
         self._stepped.add(id(optimizer))
-        return stepped[0] if stepped else Overflow(True)
+        return stepped[0] if stepped else Overflow(self._has_overflowed(optimizer))
+
+    def _has_overflowed(self, optimizer: Optimizer) -> bool:
+        """Return what torch found; it has just looked itself, so nothing is waited for."""
+        # Not simply True: a `step` that somebody has replaced runs no hooks.
+        found = self.scaler._found_inf_per_device(optimizer)  # noqa: SLF001  no public way
+        return any(bool(one.item()) for one in found.values())
+
+    def growth(self) -> Any:
+        """Return the number of steps without an overflow since the scale has changed, on the device; None while there is none."""
+        return getattr(self.scaler, "_growth_tracker", None) if self.scaler.is_enabled() else None
 
     def scale(self) -> Any:
         """Return the scale as it is, on the device; None while there is none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -35,11 +35,13 @@ class Stopwatch:
         """Note that the current batch is trained on."""
         self._trains = True
 
-    def watch(self, batches: Generator[Any]) -> Iterator[Any]:
-        """Yield *batches*, and measure."""
+    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield *batches*, and measure. A generator is closed when the loop is left."""
         outer, self._trains, self._elsewhere = (self._trains, self._elsewhere), False, 0.0
         began = asked = perf_counter()
-        with contextlib.closing(batches):
+        with contextlib.ExitStack() as stack:
+            if isinstance(batches, Generator):
+                stack.enter_context(contextlib.closing(batches))
             try:
                 for batch in batches:
                     given = perf_counter()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KINDS: Final = {
     "config": "settings in force, recorded as configuration",
     "gradients": "norm that clip_grad_norm_ returned last",
-    "scaler": "scale of the gradient scaler, and steps that each optimizer skipped",
+    "scaler": "scale of the gradient scaler, steps since it changed, and steps that each optimizer skipped",
     "communication": "bytes before over bytes after compression by the communication hook",
     "data": "seconds of a training step spent on waiting for data, and on computing",
     "profile": "trace files and tables of operations of each profiled cycle",
@@ -72,6 +72,7 @@ class Telemetry:
             found["grad_norm"], self._norm = self._norm, None
         if scaling is not None and "scaler" in self.kinds and (scale := scaling.scale()) is not None:
             found["scaler/scale"] = scale
+            found["scaler/growth_steps"] = scaling.growth()
             for number, count in self._skipped.items():
                 found["scaler/skipped_steps" if number == 0 else f"scaler/skipped_steps_{number}"] = count
         if "communication" in self.kinds:

@@ -52,7 +52,20 @@ def test_a_skipped_step_is_noticed(kind, arguments):
     scaling.update()
     numbers = telemetry.take(scaling, [])
     assert float(numbers["telemetry/scaler/scale"]) == 256.0
+    assert int(numbers["telemetry/scaler/growth_steps"]) == 1
     assert int(numbers["telemetry/scaler/skipped_steps"]) == 2
+
+
+def test_a_step_that_somebody_has_replaced_is_no_skipped_step():
+    """Hooks of the original's step are not called by it; what torch found counts."""
+    (model,), (optimizer,), scaling, _ = scaled(torch.optim.SGD)
+    calls = []
+    optimizer.optimizer.step = lambda *_: calls.append(True)
+    for factor in (1.0, float("inf")):
+        scaling.backward(model(torch.ones(1, 2)).sum() * factor)
+        optimizer.step()
+        assert optimizer.step_was_skipped == (factor != 1.0)
+    assert calls == [True]
 
 
 def test_two_optimizers_of_one_backward_are_unscaled_once():
