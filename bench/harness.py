@@ -25,6 +25,7 @@ Numbers = dict[str, float]
 """{measure: value}; times in ns, rates per second."""
 
 ROOT = Path(__file__).resolve().parent.parent
+SUBJECT_SECONDS = 300.0
 PACKAGES = (
     "accelbus", "msgspec", "pyzmq", "anyio", "torch", "google-crc32c",
     "tensorboard", "wandb", "trackio", "mlflow", "comet_ml", "aim", "clearml", "swanlab", "dvclive",
@@ -45,7 +46,7 @@ class Bench(msgspec.Struct, frozen=True):
     """Measures for which the ratio is shown."""
     repeats: int = 7
     quick_repeats: int = 2
-    subject_seconds: float = 300.0
+    subject_seconds: float = SUBJECT_SECONDS
     """How long a subject may take; then something hangs."""
     report: Callable[[Sequence[Result]], str] | None = None
     """Returns what people are shown instead of the table of all measures."""
@@ -161,7 +162,7 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
     return min(values), statistics.median(values), max(values)
 
 
-def _in_fresh_interpreter(name: str, subject: str, *, quick: bool, seconds: float) -> Numbers:
+def _in_fresh_interpreter(name: str, subject: str, *, quick: bool, seconds: float = SUBJECT_SECONDS) -> Numbers:
     command = [sys.executable, "-m", "bench.child", name, subject, "quick" if quick else "full"]
     # Bytecode as for a user: without it the first import of everything is measured too.
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}

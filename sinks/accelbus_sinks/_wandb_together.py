@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from wandb.proto import wandb_server_pb2 as protocol
+
+INTERNALS: Final = ("_publish", "_assign", "_asyncer", "_client")
+"""What is used of a run's interface."""
 
 
 @contextlib.contextmanager
@@ -23,7 +26,7 @@ def together(run: Any) -> Iterator[None]:
         ConnectionError: the service is gone; whatever was recorded in the block may be lost.
     """
     interface: Any = getattr(run, "_interface", None)
-    if not all(hasattr(interface, name) for name in ("_publish", "_assign", "_asyncer", "_client")):
+    if not all(hasattr(interface, name) for name in INTERNALS):
         yield
         return
     records: list[Any] = []

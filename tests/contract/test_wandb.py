@@ -105,6 +105,20 @@ def test_a_key_may_have_another_axis_and_summary(tracker, tmp_path):
     assert reader.summary(file)["eval/accuracy"] == {"max": 0.9}
 
 
+def test_rows_go_alone_where_wandb_is_built_differently(tmp_path, monkeypatch):
+    """Without the internals by which many rows are handed over together, each goes by itself, and nothing is different in the file."""
+    written = []
+    for name in ("together", "alone"):
+        tracker = started(tmp_path / name, {})
+        tracker.log_batch([row(step, loss=float(step)) for step in (0, 1, 5, 3)])
+        if name == "alone":
+            monkeypatch.setattr("accelbus_sinks._wandb_together.INTERNALS", ("_gone",))
+        tracker.finish("finished")
+        (file,) = reader.files(tmp_path / name)
+        written.append([(row["_step"], row[reader.STEP], row["loss"]) for row in reader.rows(file)])
+    assert written == [[(0, 0, 0), (1, 1, 1), (5, 5, 5), (6, 3, 3)]] * 2
+
+
 def test_values_and_media_of_one_step_are_one_row(tracker, tmp_path):
     """What comes for a step before the next flush joins its row, so that W&B's steps stay the true ones."""
     for step in range(3):
