@@ -171,8 +171,8 @@ class PreparedDataLoader(DataLoader[Any]):
         """Go to where another loader of the same data was; the next loop over this one goes on there."""
         position = Position(**state)
         self.iteration = position.iteration
-        if position.seed is not None and self._shuffle.seed is not None:
-            self._shuffle.seed = position.seed
+        if position.seed is not None:
+            self._shuffle.adopt(position.seed)
         self._shuffle.load(position.generators)
         self._resumed = position if position.batches else None
 
@@ -244,7 +244,7 @@ def prepare_data_loader(loader: DataLoader[Any], around: Surroundings, dispatche
         ranks, rank = 1, 0
     seeded = config.use_seedable_sampler or (ranks > 1 and all(owner.generator is None for owner in owners_of_generators(batches)))
     owners = owners_of_generators(batches) + ([loader] if loader.generator is not None else [])
-    shuffle = Shuffle(owners, seeded=seeded, seed=config.data_seed)
+    shuffle = Shuffle(owners, seeded=seeded and bool(owners), seed=config.data_seed)
     shard = ShardedBatches(batches, ranks, rank, split=config.split_batches, even=config.even_batches)
     if loader.batch_sampler is None:
         return PreparedDataLoader(loader, around, shuffle, dataset=loader.dataset, sampler=shard, batch_size=None)

@@ -23,15 +23,24 @@ class Shuffle:
 
     def __init__(self, owners: list[Any], *, seeded: bool, seed: int | None) -> None:
         self.seed: int | None = None
-        if seeded and owners:
+        self._owners = owners
+        if seeded:
             drawn = [int(torch.empty((), dtype=torch.int64).random_().item()) if seed is None else seed]
-            self.seed = int(broadcast_object_list(drawn)[0])
-            for owner in owners:
-                if owner.generator is None:
-                    owner.generator = torch.Generator()
-        self._generators = list({id(owner.generator): owner.generator for owner in owners if owner.generator is not None}.values())
+            self.adopt(int(broadcast_object_list(drawn)[0]))
+        self._generators = self._distinct()
         if self.seed is None and self._generators:
             self.synchronize()
+
+    def adopt(self, seed: int) -> None:
+        """Go on with the orders that *seed* gives: those of another process."""
+        self.seed = seed
+        for owner in self._owners:
+            if owner.generator is None:
+                owner.generator = torch.Generator()
+        self._generators = self._distinct()
+
+    def _distinct(self) -> list[torch.Generator]:
+        return list({id(owner.generator): owner.generator for owner in self._owners if owner.generator is not None}.values())
 
     def begin(self, epoch: int) -> None:
         """Get ready for *epoch*."""

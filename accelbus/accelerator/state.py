@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from accelbus.errors import ConfigurationError
 from accelbus.handlers import InitProcessGroupKwargs
@@ -79,7 +81,7 @@ def start_processes(handler: InitProcessGroupKwargs | None, *, cpu: bool = False
     if handler is None and _from_environment("WORLD_SIZE", 1) > 1 and not _has_group():
         handler = InitProcessGroupKwargs()
     if handler is not None:
-        handler.init(device_type=kind)
+        handler.init(device_type=kind, **_meeting_place(handler))
     if not _has_group():
         return ProcessState(0, 1, 0, 1, device, None)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -88,6 +90,21 @@ def start_processes(handler: InitProcessGroupKwargs | None, *, cpu: bool = False
 
 def _has_group() -> bool:
     return dist.is_available() and dist.is_initialized()
+
+
+def _meeting_place(handler: InitProcessGroupKwargs) -> dict[str, Any]:
+    """Return where the processes meet after torchrun has restarted them on one node, else nothing: the environment says it.
+
+    torch 2.13 keeps the store of the ranks that are gone, with their addresses: gloo tries to connect to them, and fails. Restart counts
+    are the same on one node only.
+    """
+    restarts = _from_environment("TORCHELASTIC_RESTART_COUNT", 0)
+    world = _from_environment("WORLD_SIZE", 1)
+    if not restarts or world == 1 or world != _from_environment("LOCAL_WORLD_SIZE", 0) or handler.init_method is not None or _has_group():
+        return {}
+    store, rank, world = next(rendezvous("env://"))
+    fresh = dist.PrefixStore(f"restart_{restarts}", store)  # type: ignore[attr-defined]  # torch exports it, and does not say so
+    return {"store": fresh, "rank": rank, "world_size": world}
 
 
 def _device(kind: str) -> torch.device:

@@ -74,3 +74,72 @@ def test_a_resumed_script_continues_its_run(tmp_path: Path):
     assert forked == {"run_id": first, "step": 2}
     assert f"this run, {report['anew']}, goes on from a checkpoint of run {first}" in done.stderr
     assert f"init_trackers(..., run_id='{first}')" in done.stderr
+
+
+ELASTIC = """
+accelerator = Accelerator(
+    cpu=True, log_with="jsonl", project_config=ProjectConfiguration(project_dir=out / "project", automatic_checkpoint_naming=True),
+    dataloader_config=DataLoaderConfiguration(dispatch_batches=True),
+)
+loader = accelerator.prepare(DataLoader(TensorDataset(torch.arange(24)), 2, shuffle=True))
+accelerator.init_trackers("elastic")
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if attempt:
+    accelerator.load_state()
+step = loader.state_dict()["batches"]
+seen = []
+for (batch,) in loader:
+    step += 1
+    seen += batch.tolist()
+    accelerator.log({"sum": batch.float().sum()}, step=step)
+    if step == 2 and not attempt:
+        (out / f"seen{rank}.json").write_text(json.dumps(seen))
+        accelerator.save_state()
+    if step == 4 and not attempt and rank == 1:
+        raise RuntimeError("the first attempt fails")
+report["run"], report["seen"] = accelerator.run.id, seen
+end()
+accelerator.end_training()
+"""
+
+
+def test_an_elastic_restart_goes_on_in_the_same_run(tmp_path: Path):
+    """From its checkpoint, with the samples that were left; steps that come again are those of the newer attempt."""
+    done = torchrun(2, ELASTIC, tmp_path, options=("--max-restarts", "1"))
+    assert done.code == 0, done.stderr
+    assert len({report["run"] for report in done.reports}) == 1
+    before = [sample for rank in range(2) for sample in json.loads((tmp_path / f"seen{rank}.json").read_text())]
+    after = [sample for report in done.reports for sample in report["seen"]]
+    assert (len(before), len(after)) == (8, 16)
+    assert sorted(before + after) == list(range(24))
+    (path,) = (tmp_path / "project").glob("*/jsonl/metrics.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {row["step"]: row["attempt"] for row in rows} == {1: 0, 2: 0, 3: 1, 4: 1, 5: 1, 6: 1}
+
+
+MOVING = """
+accelerator = Accelerator(cpu=True)
+model, loader = accelerator.prepare(nn.Linear(1, 1), DataLoader(TensorDataset(torch.arange(24)), 2, shuffle=True))
+if ranks == 1:
+    warnings.simplefilter("ignore")
+    accelerator.load_state(out / "checkpoint")
+report["seen"] = []
+for number, (batch,) in enumerate(loader, 1):
+    report["seen"] += batch.tolist()
+    if ranks > 1 and number == 3:
+        accelerator.save_state(out / "checkpoint")
+        break
+end()
+"""
+
+
+def test_a_checkpoint_may_be_loaded_by_another_number_of_processes(tmp_path: Path):
+    """Each sample of the epoch is seen once, by two processes and then by one."""
+    two = torchrun(2, MOVING, tmp_path)
+    assert two.code == 0, two.stderr
+    seen = [sample for report in two.reports for sample in report["seen"]]
+    for report in tmp_path.glob("rank*.json"):
+        report.unlink()
+    one = torchrun(1, MOVING, tmp_path)
+    assert one.code == 0, one.stderr
+    assert sorted(seen + one.reports[0]["seen"]) == list(range(24))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ class Done(NamedTuple):
         return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def torchrun(ranks: int, text: str, directory: Path, *, timeout: float = 110.0) -> Done:
+def torchrun(ranks: int, text: str, directory: Path, *, options: Sequence[str] = (), timeout: float = 110.0) -> Done:
     """Run a script on *ranks* ranks, and return what came of it."""
     script = directory / "job.py"
     script.write_text(PRELUDE + text)
@@ -55,7 +56,7 @@ def torchrun(ranks: int, text: str, directory: Path, *, timeout: float = 110.0) 
         "ACCELBUS_DIR": str(directory / "runs"),
         "ACCELBUS_RESTART_GRACE": "0.5",
     }
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options] if ranks > 1 else []
     command = [sys.executable, *launcher, str(script), str(directory)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=timeout, check=False)
     reports = [json.loads(path.read_text()) for path in sorted(directory.glob("rank*.json"))]
