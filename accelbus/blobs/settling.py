@@ -19,6 +19,7 @@ from accelbus.durable import sync_directory
 _log = logging.getLogger(__name__)
 _INTERVAL: Final = 0.1
 """Seconds between two looks."""
+_MANY: Final = 64
 _LINGER: Final = 20
 """Looks that find nothing before the thread ends."""
 
@@ -49,18 +50,34 @@ class Settler:
     Args:
         on_failure: called with a path and an error when a file could not be made durable.
         on_look: called at each look; returns whether the thread is needed although there is nothing to sync.
+        must_sync: somebody counts on it. If not, what many files at once have too many of is left to the system, which writes them
+            within half a minute, and nobody waits for a sync.
     """
 
-    def __init__(self, on_failure: Callable[[Path, OSError], None], on_look: Callable[[], bool]) -> None:
+    def __init__(self, on_failure: Callable[[Path, OSError], None], on_look: Callable[[], bool], *, must_sync: bool) -> None:
         self._waiting: deque[Work] = deque()
         self._idle = threading.Lock()
         """Held by the thread, as long as there is one."""
+        self._must_sync = must_sync
+        self._added_bytes = self._settled_bytes = 0
         self._on_failure = on_failure
         self._on_look = on_look
 
     def add(self, work: Work) -> None:
+        """Take over *work*. One caller at a time."""
+        self._added_bytes += 0 if work.is_copy else work.size
         self._waiting.append(work)
         self.wake()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was written and is not durable."""
+        return self._added_bytes - self._settled_bytes
+
+    @property
+    def count(self) -> int:
+        """Files and directories that are not durable."""
+        return len(self._waiting)
 
     def wake(self) -> None:
         """Let there be a thread."""
@@ -76,14 +93,14 @@ class Settler:
                 return list(self._waiting)
 
     def wait(self, timeout: float, *, copies: float) -> bool:
-        """Wait until everything is durable; return whether it is.
+        """Wait until everything is durable, or only copied, if nobody counts on more; return whether it is.
 
         Args:
             timeout: seconds for syncing.
             copies: seconds for what is being copied.
         """
         began = time.monotonic()
-        while waiting := self.waiting:
+        while waiting := [work for work in self.waiting if self._must_sync or work.is_copy]:
             if time.monotonic() - began > (copies if any(work.is_copy for work in waiting) else timeout):
                 return False
             self.wake()
@@ -98,7 +115,8 @@ class Settler:
             while self._waiting:
                 # It stays in the queue until it is durable: who looks meanwhile must find it.
                 self._settle(self._waiting[0])
-                self._waiting.popleft()
+                work = self._waiting.popleft()
+                self._settled_bytes += 0 if work.is_copy else work.size
             looks = 0 if self._on_look() or found else looks + 1
         self._idle.release()
         if self._waiting:
@@ -108,6 +126,10 @@ class Settler:
         try:
             if work.is_copy:
                 self._copy(work)
+            elif not self._must_sync and len(self._waiting) > _MANY:
+                if work.descriptor >= 0:
+                    os.close(work.descriptor)
+                return
             if work.descriptor >= 0:
                 self._sync(work.descriptor)
             else:

@@ -35,6 +35,7 @@ class BlobStore:
         quota: bytes that all files together may take.
         backlog: bytes that may wait for the disk; beyond that files are refused, so that nobody has to wait.
         last_seq: returns the sequence of the producer's newest event.
+        must_sync: `safe_seq` is asked for; if not, syncing is a courtesy.
         keeps_open: tells whether closing a file in a directory waits for a server; asked once.
         on_lost: called with what became of a file, when it may not outlive the machine, or a copy failed.
     """
@@ -47,6 +48,7 @@ class BlobStore:
         quota: int,
         backlog: int = 1 << 62,
         last_seq: Callable[[], int] | None = None,
+        must_sync: bool = True,
         keeps_open: Callable[[Path], bool] | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
@@ -69,7 +71,7 @@ class BlobStore:
         self._busy = 0
         """Calls that are reading or writing now."""
         self._looks = 0
-        self._settler = Settler(self._failed, self._look)
+        self._settler = Settler(self._failed, self._look, must_sync=must_sync)
 
     def write(self, encoded: bytes) -> msgspec.msgpack.Ext:
         """Keep the *encoded* value and return what stands for it in an event, which the caller has or will have.
@@ -87,7 +89,7 @@ class BlobStore:
         name = self._next_name()
         path = self._directory / name
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        stays_open = bool(self._keeps_open) and len(self._settler.waiting) < _MOST_OPEN
+        stays_open = bool(self._keeps_open) and self._settler.count < _MOST_OPEN
         try:
             self._busy += 1
             view = memoryview(data)
@@ -153,7 +155,7 @@ class BlobStore:
         return min((work.mark for work in self._settler.waiting), default=None)
 
     def settle(self, timeout: float, *, copies: float = 0.0) -> bool:
-        """Remove what no event names, wait until the rest is durable, and return whether it is.
+        """Remove what no event names, wait until the rest is as durable as it has to be, and return whether it is.
 
         Args:
             timeout: seconds for what is written.
@@ -172,7 +174,7 @@ class BlobStore:
         with self._accounts:
             if self._written + size > self._quota:
                 raise OSError(f"the quota of {self._quota} bytes for large values is used up")
-            if counts_as_backlog and size + sum(work.size for work in self._settler.waiting if not work.is_copy) > self._backlog:
+            if counts_as_backlog and size + self._settler.waiting_bytes > self._backlog:
                 raise OSError(f"{self._backlog} bytes of large values wait for the disk already")
             self._written += size
         self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -185,7 +187,8 @@ class BlobStore:
 
     def _is_there(self, work: Work) -> None:
         self.unclaimed[work.path.name] = work.size, self._looks
-        self._settler.add(work)
+        with self._accounts:
+            self._settler.add(work)
 
     def _look(self) -> bool:
         """Remove what has been unclaimed for long; return whether there is more to look at."""

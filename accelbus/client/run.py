@@ -13,6 +13,7 @@ from accelbus.blobs import BlobStore
 from accelbus.client import finishing, required
 from accelbus.client.addresses import url_of
 from accelbus.client.attach import Handle
+from accelbus.client.compiled import outside_of_graphs
 from accelbus.client.faults import Faults
 from accelbus.client.hooks import HOOKS, Ending, ending_by
 from accelbus.client.identity import Identity
@@ -65,6 +66,7 @@ class Run(MediaMethods, StatementMethods):
             self._introduction.producer.hex(),
             quota=self._tuning.blob_bytes,
             backlog=self._tuning.blob_backlog_bytes,
+            must_sync=settings.durability == "disk",
             keeps_open=host.is_on_network,
             on_lost=lambda what: _log.warning("a large value of run %s: %s", run_dir.run_id, what),
         )
@@ -75,6 +77,7 @@ class Run(MediaMethods, StatementMethods):
 
     # --- logging
 
+    @outside_of_graphs
     def log(self, values: Mapping[str, Any], step: int | None = None, log_kwargs: Mapping[str, Any] | None = None) -> None:
         """Queue *values* for every tracker, as they are now. Never waits; never raises for transport trouble or bad values.
 

@@ -83,6 +83,20 @@ def test_what_waits_for_the_disk_is_bounded(tmp_path, slow_disk):
     store.keep(b"x" * 100)
 
 
+def test_where_nobody_counts_on_a_sync_many_files_do_not_wait_for_theirs(tmp_path, monkeypatch):
+    """A disk that syncs fifty files a second must not be why images are dropped; the end waits for none of them."""
+    monkeypatch.setattr(settling, "_MANY", 3)
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    store = made(tmp_path, must_sync=False, backlog=1000)
+    references = [store.keep(b"x" * 10) for _ in range(20)]
+    store.claim([reference.name for reference in references])
+    assert store.settle(0)
+    until(lambda: store.safe_seq is None)
+    assert len(names(tmp_path)) == 20
+    assert 0 < len(synced) < 20
+
+
 def test_a_disk_that_fails_is_said_and_holds_up_nothing(tmp_path, monkeypatch):
     """An fsync is tried once; what it was for may be lost with the machine."""
     lost = []
