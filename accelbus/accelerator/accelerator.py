@@ -282,6 +282,10 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
         """Return itself: processes and runs cannot be copied, and configurations that hold an accelerator are."""
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process can have of it: hooks stay here, and a run is an inert one there."""
+        return {**self.__dict__, "_orders": {}, "_watched": []}
+
     @property
     def scaler(self) -> torch.amp.GradScaler | None:
         """The gradient scaler of fp16; None otherwise."""

@@ -240,7 +240,7 @@ def prepare_data_loader(loader: DataLoader[Any], around: Surroundings, dispatche
         shuffle = Shuffle(owners_of_generators(loader.dataset), seeded=False, seed=None)
         return PreparedDataLoader(loader, around, shuffle, **_stream_of(loader, config, ranks, rank))
     batches: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-    if _is_shared_already(batches, ranks):
+    if _is_shared_already(batches, ranks, rank):
         ranks, rank = 1, 0
     seeded = config.use_seedable_sampler or (ranks > 1 and all(owner.generator is None for owner in owners_of_generators(batches)))
     owners = owners_of_generators(batches) + ([loader] if loader.generator is not None else [])
@@ -275,13 +275,14 @@ def _data_of(loader: DataLoader[Any]) -> dict[str, Any]:
     return {"dataset": loader.dataset, "batch_sampler": loader.batch_sampler}
 
 
-def _is_shared_already(batches: Any, ranks: int) -> bool:
+def _is_shared_already(batches: Any, ranks: int, rank: int) -> bool:
     sampler = batches.sampler if isinstance(batches, BatchSampler) else batches
     if ranks == 1 or not isinstance(sampler, DistributedSampler):
         return False
-    _log.warning(
+    _log.log(
+        logging.WARNING if rank == 0 else logging.DEBUG,
         "the loader has a DistributedSampler: its samples are shared between the ranks already, and are taken as they are; "
-        "gather_for_metrics cannot know which ones it has repeated. Without it, prepare() shares them"
+        "gather_for_metrics cannot know which ones it has repeated. Without it, prepare() shares them",
     )
     return True
 

@@ -24,11 +24,13 @@ class Shuffle:
     def __init__(self, owners: list[Any], *, seeded: bool, seed: int | None) -> None:
         self.seed: int | None = None
         self._owners = owners
+        self._generators: list[torch.Generator] = []
         if seeded:
             drawn = [int(torch.empty((), dtype=torch.int64).random_().item()) if seed is None else seed]
             self.adopt(int(broadcast_object_list(drawn)[0]))
+            return
         self._generators = self._distinct()
-        if self.seed is None and self._generators:
+        if self._generators:
             self.synchronize()
 
     def adopt(self, seed: int) -> None:

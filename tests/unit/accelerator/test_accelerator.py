@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import pickle
 import subprocess
 import sys
 
@@ -299,6 +300,16 @@ def test_copies_are_the_same_object(make):
     """Configurations that hold an accelerator are copied deeply now and then."""
     accelerator = make()
     assert copy.deepcopy({"accelerator": accelerator})["accelerator"] is accelerator
+
+
+def test_an_accelerator_can_be_pickled(make):
+    """With what it has prepared."""
+    accelerator, model = make(gradient_accumulation_steps=3), network()
+    accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(DATA, 4))
+    twin = pickle.loads(pickle.dumps(accelerator))
+    assert twin.state == accelerator.state
+    assert twin.gradient_accumulation_steps == 3
+    assert len(list(twin._dataloaders[0])) == 4
 
 
 def test_seeds():
