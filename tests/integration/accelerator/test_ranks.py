@@ -355,6 +355,7 @@ def test_settings_in_force_are_recorded(done: Done):
     )  # fmt: skip
     assert facts["handlers"]["DistributedDataParallelKwargs"]["bucket_cap_mb"] == 15
     assert (facts["ddp"]["bucket_cap_mb"], facts["ddp"]["comm_hook"]) == (15.0, "fp16")
+    assert sum(facts["ddp"]["bucket_bytes"]) == 4 * (4 * 8 + 8 + 8 + 1)
     assert {report["bucket"] for report in done.reports} == {15}
 
 
