@@ -58,7 +58,7 @@ def job(trackers: Sequence[str], quick: bool) -> Numbers:
 def report(results: Sequence[Result]) -> str:
     """Return what CPU time, ``init`` and reading back say."""
     found = {result.subject: result for result in results}
-    lines = [f"{'':<15}{''.join(f'{name:>24}' for name in SHOWN)}", *map(_line, results)]
+    lines = [f"{'':<15}{''.join(f'{name:>27}' for name in SHOWN)}", *map(_line, results)]
     if {OFF, OFF_AGAIN} <= found.keys():
         same = [again / off for again, off in _pairs(found[OFF_AGAIN], found[OFF])]
         lines += ["", f"CPU time per step, {OFF_AGAIN} / {OFF}: {_spread(same)}"]
@@ -81,7 +81,7 @@ def _line(result: Result) -> str:
     cells = []
     for name in SHOWN:
         low, middle, high = harness.spread(result.of(name))
-        cells.append(f"{f'{middle:.4g} ({low:.3g} … {high:.3g})':>24}")
+        cells.append(f"{f'{middle:.3g} ({low:.3g} … {high:.3g})':>27}")
     return f"{result.subject:<15}{''.join(cells)}"
 
 
