@@ -122,6 +122,11 @@ def test_one_that_is_only_named_is_one_and_that_is_said(job: Job) -> None:
     main, _ = train(job, """
     with accelbus.init(log_with="my_tracker:PerRank") as run:
         run.log({"loss": float(run.rank)}, step=1)
+        status = run.dir / "sinks" / "my_tracker:PerRank" / "status.json"
+        deadline = time.monotonic() + 30
+        while not (status.exists() and "main_process_only" in status.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)  # for the notice to come
     """)  # fmt: skip
     assert said(job, "my_tracker:PerRank")[-1] == [1, {"loss": 0.5}, {}]
     assert "main_process_only is False, but this is one tracker for all ranks" in main.stderr
