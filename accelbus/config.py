@@ -160,6 +160,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     exit_timeout: Seconds = 5.0
     """Longest wait of ``finish`` (and of the exit hook) until the events are safe."""
 
+    device_patience: Seconds = 60.0
+    """After which a value that has not arrived from its device counts as lost."""
+
     # --- run record and console, in the main rank
     facts_timeout: Seconds = 30.0
     """Longest search for what belongs into the run record; what was not found by then stays unknown."""

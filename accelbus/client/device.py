@@ -22,11 +22,13 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from accelbus import pending
 from accelbus.client.faults import Faults
-from accelbus.values import MAX_ITEMS, UnsupportedValueError, copy_now
+from accelbus.values import UnsupportedValueError, copy_now
 
 _log = logging.getLogger("accelbus")
 ARENA_BYTES: Final = 1 << 20
 """Page-locked memory of one device: some 65,000 numbers on their way."""
+MOST_ITEMS: Final = 4096
+"""Elements of a tensor that is copied without waiting; a larger one is waited for, as in host memory."""
 _WORD: Final = 8
 
 Format: TypeAlias = Literal["f", "d", "q"]
@@ -83,22 +85,18 @@ class Arrivals:
         self._tokens = count(1)
         self._waiting: dict[int, _Waiting] = {}
 
-    def __bool__(self) -> bool:
-        """Whether anything is on its way."""
-        return bool(self._waiting)
-
     def begin(self, tensor: Any) -> Any:
         """Return what stands for *tensor* in its event: a mark, or the value when there is no way without waiting.
 
         Raises:
-            UnsupportedValueError: there is no room for the copy, the stream is being captured, or the tensor is too large; the
-                reason is counted.
+            UnsupportedValueError: there is no room for the copy, the stream is being captured, or the tensor is too large even to be
+                waited for.
         """
         copier = self._copier_of(tensor)
         if copier is None:
             return copy_now(tensor)
-        if tensor.numel() > MAX_ITEMS:
-            raise UnsupportedValueError(f"expected at most {MAX_ITEMS} elements, got {tensor.numel()}; log a summary of them", "too_large")
+        if tensor.numel() > MOST_ITEMS:
+            return copy_now(tensor)
         try:
             copy = copier.begin(tensor)
         except CapturingError as error:
@@ -115,28 +113,28 @@ class Arrivals:
         late = time.monotonic() - self._patience
         # A copy: other threads log meanwhile. In one C call, so nothing gets in between.
         for token, waiting in list(self._waiting.items()):
-            if waiting.copy.is_done():
-                arrived[token] = waiting.copy.value()
-            elif waiting.since < late:
-                self._lose(waiting, f"has not arrived within {self._patience:g} s")
-                arrived[token] = None
-            else:
-                continue
-            del self._waiting[token]
+            is_done = waiting.copy.is_done()
+            # Who takes it out has it: the thread that finishes asks as well.
+            if (is_done or waiting.since < late) and self._waiting.pop(token, None) is not None:
+                arrived[token] = waiting.copy.value() if is_done else self._lost(waiting, f"has not arrived within {self._patience:g} s")
         return arrived
 
     def give_up(self) -> dict[int, Any]:
         """Return `collect`, with None for all that has not arrived by now."""
         arrived = self.collect()
         for token, waiting in list(self._waiting.items()):
-            self._lose(waiting, "had not arrived when the run ended")
-            arrived[token] = None
-            del self._waiting[token]
+            if self._waiting.pop(token, None) is not None:
+                arrived[token] = self._lost(waiting, "had not arrived when the run ended")
         return arrived
 
-    def _lose(self, waiting: _Waiting, why: str) -> None:
+    def __len__(self) -> int:
+        """How many values are on their way."""
+        return len(self._waiting)
+
+    def _lost(self, waiting: _Waiting, why: str) -> object:
         waiting.copy.forget()
         self._faults.count("device_lost", f"a value on a device {why}; it is counted as device_lost")
+        return None
 
 
 class Ring:
@@ -292,4 +290,4 @@ class CudaCopier:
             )
 
 
-__all__ = ["ARENA_BYTES", "Arrivals", "CapturingError", "Copier", "Copy", "CudaCopier", "Place", "Ring"]
+__all__ = ["ARENA_BYTES", "MOST_ITEMS", "Arrivals", "CapturingError", "Copier", "Copy", "CudaCopier", "Place", "Ring"]

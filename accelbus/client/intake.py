@@ -18,11 +18,13 @@ import msgspec
 
 from accelbus import values as value_model
 from accelbus.blobs import BlobStore
+from accelbus.client.compiled import CompiledCallers, keep_out
+from accelbus.client.device import MOST_ITEMS, Arrivals
 from accelbus.client.faults import Faults
 from accelbus.client.pump import Wake
 from accelbus.config import Settings, Tuning
 from accelbus.errors import QueueFullError
-from accelbus.events import METRICS_TAG, ConfigUpdate, ConsoleLines, MetricDefinition, RunEnd, RunFacts, RunStart, Summary
+from accelbus.events import METRICS_TAG, ConfigUpdate, ConsoleLines, Fill, MetricDefinition, RunEnd, RunFacts, RunStart, Summary
 from accelbus.journal.memory_queue import MemoryQueue
 from accelbus.journal.spool import Spool
 from accelbus.media import blob_names
@@ -44,6 +46,7 @@ class Intake:
         "_tuning",
         "_wake",
         "append",
+        "arrivals",
         "encode",
         "faults",
         "files",
@@ -74,6 +77,11 @@ class Intake:
         self.append: Callable[[bytes], bool] = _keep_nothing
         """Appends an encoded event; False when `refused` has to decide about it. What it is depends on the state of the run."""
         self.faults = Faults(strict=settings.strict)
+        self.arrivals = Arrivals(self.faults, patience=tuning.device_patience)
+        """Values on their way from a device."""
+        hook.device_value = self.arrivals.begin
+        hook.on_tensor = CompiledCallers().look
+        keep_out()
 
     # --- states
 
@@ -159,7 +167,8 @@ class Intake:
         if isinstance(event, MetricDefinition):
             self._append_reserved(self.encode(event))
             return
-        clean, faults = value_model.sanitise(event.values, self._encoder)
+        # With an encoder that waits for devices: these come rarely, and say how things are now.
+        clean, faults = value_model.sanitise(event.values)
         for key in [key for key, value in clean.items() if isinstance(value, msgspec.msgpack.Ext)]:
             del clean[key]
             faults.append(value_model.Fault(key, "media", "unsupported_value", "a summary holds numbers and text; log it instead"))
@@ -169,6 +178,28 @@ class Intake:
             payload = self.encode(Summary(event.time_ns, part, event.sinks))
             if not self.append(payload):
                 self.refused(payload, None, None)
+
+    def put_arrivals(self, *, give_up: bool = False) -> None:
+        """Keep what has arrived from devices since the last time; with *give_up*, say of the rest that it is lost."""
+        arrived = self.arrivals.give_up() if give_up else self.arrivals.collect()
+        part: dict[int, Any] = {}
+        items = 0
+        for token, value in arrived.items():
+            size = len(msgspec.msgpack.encode(value)) if type(value) is list else 1
+            if part and items + size > MOST_ITEMS:
+                self._put_fill(part)
+                part, items = {}, 0
+            part[token] = value
+            items += size
+        if part:
+            self._put_fill(part)
+
+    def _put_fill(self, values: dict[int, Any]) -> None:
+        queue, payload = self._queue, self.encode(Fill(time_ns(), values))
+        # The reserved room last: its event is there, and waits for it.
+        if queue is None or not (queue.append(payload) or queue.append_reserved(payload)):
+            for _ in values:
+                self.faults.count("device_lost", f"{self._name}: values from a device are dropped; the queue is full")
 
     def put_aside(self, event: RunFacts | ConsoleLines) -> bool:
         """Keep what is good to have: in the room that is left, never waiting, counting or warning. Returns whether it is kept."""

@@ -120,8 +120,9 @@ class Pump(threading.Thread):
         tuning: Tuning,
         on_notice: Callable[[control.Notice], None],
         safe_seq: Callable[[], int | None] | None = None,
+        before_turn: Callable[[], None] = lambda: None,
     ) -> None:
-        """Acks count up to what *safe_seq* returns, if it returns something: a file that a later event names is not durable yet."""
+        """*before_turn* may append what came in other ways than through ``log``. Acks count up to what *safe_seq* returns, if it returns something: a file that a later event names is not durable yet."""
         super().__init__(name="accelbus-pump", daemon=True)
         self._queue = queue
         self._producer = producer
@@ -132,6 +133,7 @@ class Pump(threading.Thread):
         self._tuning = tuning
         self._on_notice = on_notice
         self._safe_seq = safe_seq or (lambda: None)
+        self._before_turn = before_turn
         self._acked_seq = 0
         """The newest event that was acked; it is released when its files are safe."""
         first = producer.hello(1, 0)
@@ -254,6 +256,7 @@ class Pump(threading.Thread):
             socket.poll(5 if self._open else 20)
         elif not self._pressed or not self._open or self._is_stuck:
             self._wake.wait(self._interval)
+        self._before_turn()
         now = time.monotonic()
         self._receive(socket, now)
         if self.refused is None:

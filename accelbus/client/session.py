@@ -113,8 +113,9 @@ class Session:
         queue = self._queue
         if queue is None:
             return True
-        target = queue.last_seq
         deadline = time.monotonic() + timeout
+        self.wait_for_devices(timeout)
+        target = queue.last_seq
         while queue.released_seq < target:
             if time.monotonic() > deadline:
                 return False
@@ -122,8 +123,18 @@ class Session:
             time.sleep(0.002)
         return True
 
+    def wait_for_devices(self, timeout: float) -> None:
+        """Wait for values that are on their way from a device, at most *timeout* seconds."""
+        deadline = time.monotonic() + timeout
+        self._intake.put_arrivals()
+        while self._intake.arrivals and time.monotonic() < deadline:
+            time.sleep(0.001)
+            self._intake.put_arrivals()
+
     def end(self, status: control.Ending, reason: str) -> None:
         """Say that nothing follows: to the journal, to whoever finds the spool, and to the bus process."""
+        self.wait_for_devices(self.tuning.exit_timeout)
+        self._intake.put_arrivals(give_up=True)
         self._intake.close(RunEnd(time_ns(), status, reason))
         if self._queue is not None and self._queue.file is not None:
             self._queue.file.mark_ending(status)
@@ -205,7 +216,7 @@ class Session:
         logged, acked = queue.last_seq, queue.released_seq
         return Statistics(
             logged=logged, acked=acked, pending=logged - acked, dropped=self.dropped(), spool=self._where, fill=queue.fill,
-            connected=pump.connected, attempt=pump.attempt, console_left_out=0 if self._console is None else self._console.lines_left_out,
+            on_device=len(self._intake.arrivals), connected=pump.connected, attempt=pump.attempt, console_left_out=0 if self._console is None else self._console.lines_left_out,
             **pump.counters,
         )  # fmt: skip
 
@@ -233,6 +244,7 @@ class Session:
             spill=spill,
             tuning=self.tuning,
             on_notice=notices.show,
+            before_turn=self._intake.put_arrivals,
             # Elsewhere acked means less: with the system, and on disk a moment later.
             safe_seq=(lambda: files.safe_seq) if self.settings.durability == "disk" or host.is_on_network(directory.parent) else None,
         )

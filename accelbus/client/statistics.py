@@ -12,6 +12,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     acked: int = 0
     """Safe outside this process: in the journal, or spilled into it."""
     pending: int = 0
+    on_device: int = 0
+    """Values of logged events that are still on their way from a device."""
     dropped: dict[str, int] = {}
     """{reason: events or values not kept}"""
     spool: str = "none"

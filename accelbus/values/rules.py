@@ -56,6 +56,8 @@ class Hook:
 
     def __init__(self, device_value: Callable[[Any], Any] = copy_now) -> None:
         self.device_value = device_value
+        self.on_tensor: Callable[[], None] | None = None
+        """Called for each tensor, wherever it lies."""
         self.blobs: BlobStore | None = None
         """Where large media go; without it media are refused."""
         self.calls = 0
@@ -95,6 +97,8 @@ class Hook:
             raise UnsupportedValueError(f"a {type(wrapper).__name__} needs a file in the run directory: {error}", "blob_full") from error
 
     def _tensor(self, tensor: Any) -> Any:
+        if self.on_tensor is not None:
+            self.on_tensor()
         return copy_now(tensor) if tensor.is_cpu else self.device_value(tensor)
 
     def _distributed_tensor(self, tensor: Any) -> Any:

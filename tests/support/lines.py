@@ -14,7 +14,7 @@ from accelbus.rundir import RunDir
 def metric_lines(run: Run) -> dict[int, dict[str, Any]]:
     """Return {step: all values that the ranks logged there}."""
     values: dict[int, dict[str, Any]] = {}
-    for chunk in Export(RunDir(run.dir)):
+    for chunk in Export(RunDir(run.dir)).chunks():
         for text in chunk.splitlines():
             line = msgspec.json.decode(text)
             if "type" not in line:

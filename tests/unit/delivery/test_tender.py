@@ -14,6 +14,7 @@ from accelbus.delivery.repeating import DONE
 from accelbus.delivery.status import SinkStatus
 from accelbus.delivery.supervisor import Supervisor
 from accelbus.rundir import RunDir, RunRecord
+from tests.support.deliveries import until
 
 
 class ScriptedWorker:
@@ -50,27 +51,22 @@ async def test_a_sink_that_is_to_look_again_is_not_called_finished_before_it_has
     record = RunRecord(run_id="run", project="project", sinks=("one",), mode="online", world_size=1)
     supervisor = Supervisor(run_dir, record, tuning=Tuning(), environ=os.environ, make_worker=make)
 
-    async def reaches(condition: Callable[[], bool]) -> None:
-        with anyio.fail_after(10):
-            while not condition():
-                await anyio.sleep(0.01)
-
     def state() -> str:
         return supervisor.states()["one"].state
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.run)
-        await reaches(lambda: len(workers) == 1 and state() == "running")
+        await until(lambda: len(workers) == 1 and state() == "running", "the first worker")
         workers[0].may_finish.set()
-        await reaches(lambda: state() == "finished")
+        await until(lambda: state() == "finished", "the end")
         supervisor.resume()
         assert state() == "starting"
-        await reaches(lambda: len(workers) == 2 and state() == "running")
+        await until(lambda: len(workers) == 2 and state() == "running", "the second worker")
         supervisor.resume()
         seen = set()
         workers[1].may_finish.set()
-        await reaches(lambda: seen.add(state()) or len(workers) == 3)
+        await until(lambda: seen.add(state()) or len(workers) == 3, "the third worker")
         assert "finished" not in seen
         workers[2].may_finish.set()
-        await reaches(lambda: state() == "finished")
+        await until(lambda: state() == "finished", "the end")
         await supervisor.stop()
