@@ -284,7 +284,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A worker whose owner is gone has so long to leave its tracker before the next one kills it."""
     worker_log_bytes: Positive = 8 * MIB
     """The file with a worker's output is set aside when it is larger; one such file is kept."""
-    worker_nice: int = 10
+    worker_nice: int = 19
+    """Niceness of workers and all that their trackers start, up to 19: idle priority. Half of it until the tracker has started."""
     lease_interval: Seconds = 2.0
     lease_expires: Seconds = 15.0
     """An owner that did not renew for so long may be replaced."""

@@ -222,6 +222,19 @@ def _make_ours(directory: Path) -> None:
         raise PermissionError(0, "it cannot be written")
 
 
+def give_way(niceness: int) -> None:
+    """Lower the priority of this process group, which must be ours alone: all its threads and processes.
+
+    Linux schedules sessions before processes where autogroup is on, as it is on most desktops and servers; there a process's own
+    niceness says nothing to other sessions, and the session has one of its own.
+    """
+    niceness = max(niceness, os.getpriority(os.PRIO_PROCESS, 0))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, 0, niceness)
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as session:
+        session.write(str(niceness))
+
+
 def _process(pid: int) -> _Process | None:
     if pid <= 0:
         return None

@@ -72,8 +72,6 @@ def report(results: Sequence[Result]) -> str:
         lines += ["", f"init, {ALL} / {ONE}: {_spread([mine / its for mine, its in pairs])}"]
     if ALL in found:
         lines += ["", *_stored(found[ALL])]
-    if _groups_by_session():
-        lines += ["", "This kernel shares the CPU among sessions first: the nice value of workers says nothing to training."]
     return "\n".join(lines)
 
 
@@ -99,13 +97,6 @@ def _spread(ratios: Sequence[float]) -> str:
     return f"{middle:.3f} ({low:.3f} … {high:.3f})"
 
 
-def _groups_by_session() -> bool:
-    try:
-        return Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
-    except OSError:
-        return False
-
-
 def _torchrun(where: Path, trackers: Sequence[str], steps: int) -> None:
     """Run the job in *where*; raise when a rank fails."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
@@ -119,7 +110,6 @@ def _torchrun(where: Path, trackers: Sequence[str], steps: int) -> None:
         "ACCELBUS_LOG_WITH": ",".join(trackers),
         "ACCELBUS_INIT_KWARGS": msgspec.json.encode({name: INIT_KWARGS[name] for name in INIT_KWARGS if name in trackers}).decode(),
         "ACCELBUS_FINISH_TIMEOUT": str(TRACKERS_SECONDS),
-        "ACCELBUS_WORKER_NICE": "19",
         "TRACKIO_DIR": str(where / "trackio"),
         "MLFLOW_TRACKING_URI": f"sqlite:///{where}/mlflow.db",
         "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Final
 
@@ -43,10 +44,21 @@ class Loop:
         spec: what the supervisor wants.
         channel: to and from the supervisor.
         maker: of the tracker; not given: one that needs nothing but *spec*.
+        on_started: called when the tracker has started.
     """
 
-    def __init__(self, run_dir: RunDir, sink: str, spec: WorkerSpec, channel: Channel, maker: Maker | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: RunDir,
+        sink: str,
+        spec: WorkerSpec,
+        channel: Channel,
+        maker: Maker | None = None,
+        *,
+        on_started: Callable[[], None] = lambda: None,
+    ) -> None:
         self._spec = spec
+        self._on_started = on_started
         self._channel = channel
         self._status = channel.status
         self._tuning = tuning = Tuning(**spec.tuning)
@@ -144,6 +156,7 @@ class Loop:
         self._repeater.call("start", self._try_to_start)
         self._saver.cursor.finished_as = None
         self._saver.started()
+        self._on_started()
         self._feeder.largest_call = self._tuning.call_rows if self._session.takes_batches else 1
         self._show("running")
 

@@ -13,6 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
+from accelbus import host
 from accelbus.config import Tuning
 from accelbus.delivery.channel import Channel, claim_pipes
 from accelbus.delivery.exclusion import exclude_others
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
         status.state, status.leaving = "retrying", RESTART
         channel.push_now()
         return RESTART
-    status.leaving = Loop(run_dir, sink, spec, channel).run()
+    status.leaving = Loop(run_dir, sink, spec, channel, on_started=lambda: host.give_way(tuning.worker_nice)).run()
     # What a tracker leaves to the end of the interpreter has a deadline too.
     channel.enter("exit")
     channel.push_now()
@@ -70,7 +71,8 @@ def _settle_process(tuning: Tuning) -> None:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
         except OSError as error:
             logger.debug("core binding stays: %s", error)
-    os.nice(tuning.worker_nice)
+    # Half of it at first: importing a tracker costs seconds of a processor, and a run should not wait for minutes to be seen.
+    host.give_way(tuning.worker_nice // 2)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -427,6 +428,22 @@ class TestHangs:
             await served.delivered(*range(10))
             assert group_is_gone(stopped)
             assert (await served.finished()).restarts == 1
+
+
+class TestPriority:
+    async def test_a_worker_and_all_its_threads_give_way_to_training(self, tmp_path):
+        """Also where the kernel schedules whole sessions, and a process's own niceness would say nothing."""
+        run = Run(tmp_path, "ScriptedTracker")
+        run.start()
+        run.log(*range(5))
+        async with serving(run, tuning={"worker_nice": 19}) as served:
+            await until(lambda: len(run.durable()) == 5 and served.status.pid, "delivery")
+            process = Path(f"/proc/{served.status.pid}")
+            threads = [(process / "task" / task.name / "stat").read_text() for task in (process / "task").iterdir()]
+            assert {int(stat.rpartition(")")[2].split()[16]) for stat in threads} == {19}
+            if (session := process / "autogroup").exists():
+                assert session.read_text().endswith(" nice 19\n")
+            await served.finished()
 
 
 class TestKilledWorkers:
