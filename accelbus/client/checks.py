@@ -7,6 +7,7 @@ import sys
 from collections.abc import Container
 
 from accelbus import tracking
+from accelbus.client.endpoints import check_endpoint
 from accelbus.client.identity import Identity
 from accelbus.config import Settings
 from accelbus.errors import ConfigurationError
@@ -33,10 +34,8 @@ def check_settings(settings: Settings, given: Container[str] = ()) -> tuple[str,
         raise ConfigurationError("project is missing: accelbus.init('my-project') or ACCELBUS_PROJECT")
     if settings.resume == "must" and settings.run_id is None:
         raise ConfigurationError("resume='must' needs the run_id of the run to go on with")
-    if settings.endpoint is not None and "://" not in settings.endpoint:
-        raise ConfigurationError(
-            f"endpoint={settings.endpoint!r}: expected an address such as 'ipc:///run/accelbus.sock' or 'tcp://host:5557'"
-        )
+    if settings.endpoint is not None:
+        check_endpoint(settings.endpoint)
     # An offline run is delivered by `accelbus sync`, perhaps from a machine where more is installed.
     sinks = tracking.resolve(settings.log_with, check_installed=settings.mode == "online", given=given)
     missing = [name for name in settings.require if name not in sinks]

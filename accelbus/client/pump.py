@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-import zmq
-
 from accelbus import control, frame
 from accelbus.client.launch import BusLauncher
+from accelbus.client.wire import Wire
 from accelbus.config import Tuning
 from accelbus.errors import FrameError
 from accelbus.journal.memory_queue import MemoryQueue
@@ -207,23 +206,21 @@ class Pump(threading.Thread):
     # --- the thread
 
     def run(self) -> None:
-        context = zmq.Context(io_threads=1)
+        wire = Wire(self._endpoint, max_message=self._tuning.frame_bytes)
         try:
-            with context.socket(zmq.DEALER) as socket:
-                self._configure(socket)
-                while not self._stopping:
-                    self._turn_whatever_happens(socket)
+            while not self._stopping:
+                self._turn_whatever_happens(wire)
         finally:
-            context.term()
+            wire.close()
             # What it could not sync is in the spool still.
             with contextlib.suppress(OSError):
                 self._spill.close()
             if self._launcher is not None:
                 self._leave_to(self._launcher)
 
-    def _turn_whatever_happens(self, socket: zmq.Socket[bytes]) -> None:
+    def _turn_whatever_happens(self, wire: Wire) -> None:
         try:
-            self._turn(socket)
+            self._turn(wire)
         except Exception:  # noqa: BLE001  isolation: without this thread nothing would ever leave the spool
             self.counters["errors"] += 1
             if self.counters["errors"] == 1:
@@ -237,50 +234,36 @@ class Pump(threading.Thread):
             launcher.ensure_for_the_last_time()
         launcher.settled()
 
-    def _configure(self, socket: zmq.Socket[bytes]) -> None:
-        # LINGER 0: our own goodbye waits for the ack; libzmq's linger proves nothing.
-        socket.setsockopt(zmq.LINGER, 0)
-        # Queue to a completed connection only: while there is none, the spool is the queue.
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.SNDHWM, 64)
-        socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
-        socket.setsockopt(zmq.MAXMSGSIZE, self._tuning.frame_bytes + frame.HEADER_BYTES)
-        socket.connect(self._endpoint)
-
-    def _turn(self, socket: zmq.Socket[bytes]) -> None:
+    def _turn(self, wire: Wire) -> None:
         if self._goodbye is not None or (self._pressed and self._in_flight):
             # An ack is what helps now: wait for it on the socket, not for the next tick.
-            socket.poll(5 if self._open else 20)
+            wire.poll(5 if self._open else 20)
         elif not self._pressed or not self._open or self._is_stuck:
             self._wake.wait(self._interval)
         self._before_turn()
         now = time.monotonic()
-        self._receive(socket, now)
+        self._receive(wire, now)
         if self.refused is None:
-            self._greet(socket, now)
-            self._send_events(socket, now)
-            self._heartbeat(socket, now)
+            self._greet(wire, now)
+            self._send_events(wire, now)
+            self._heartbeat(wire, now)
         self._release_held()
         self._spill_when_needed(now)
         if self._goodbye is not None:
-            self._send_goodbye(socket)
+            self._send_goodbye(wire)
 
     @property
     def _pressed(self) -> bool:
         return self._queue.fill > _PRESSED
 
-    def _receive(self, socket: zmq.Socket[bytes], now: float) -> None:
+    def _receive(self, wire: Wire, now: float) -> None:
         """Take what has come. The usual tick finds one ack for all that is in flight and asks the socket once."""
         if not self._in_flight and self._open and self._goodbye is None and now - self._looked_at < self._tuning.heartbeat_interval / 2:
             return
         self._looked_at = now
         for _ in range(64):
-            try:
-                raw = socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
+            raw = wire.receive()
+            if raw is None:
                 return
             try:
                 message = control.unpack(frame.parse(raw))
@@ -371,26 +354,26 @@ class Pump(threading.Thread):
         self._unsent = None
         self._queue.rewind()
 
-    def _greet(self, socket: zmq.Socket[bytes], now: float) -> None:
+    def _greet(self, wire: Wire, now: float) -> None:
         if self._open and not self.final.is_set() and now - self._said_hello_at > self._tuning.ack_timeout and self._is_unanswered(now):
             self._open = False
             self._said_hello_at = float("-inf")
         if self._open:
-            self._hand_over(socket)
+            self._hand_over(wire)
             return
         if now - self._said_hello_at > self._tuning.bus_retry_interval:
             hello = self._producer.hello(self._queue.released_seq + 1, self._queue.last_seq)
-            if self._send(socket, hello):
+            if self._send(wire, hello):
                 self._said_hello_at = now
                 self.counters["hellos"] += 1
         if self._launcher is not None and now - self._ensured_at > self._tuning.bus_retry_interval:
             self._ensured_at = now
             self._launcher.ensure()
 
-    def _hand_over(self, socket: zmq.Socket[bytes]) -> None:
+    def _hand_over(self, wire: Wire) -> None:
         if self._owes_handover:
             handover = self._producer.handover()
-            self._owes_handover = handover is not None and not self._send(socket, handover)
+            self._owes_handover = handover is not None and not self._send(wire, handover)
 
     def _is_unanswered(self, now: float) -> bool:
         timeout = self._tuning.ack_timeout
@@ -401,7 +384,7 @@ class Pump(threading.Thread):
         # Every heartbeat is answered, so silence means that nobody is there, also when what was sent has been spilled since.
         return now - self._heard_at > timeout + self._tuning.heartbeat_interval
 
-    def _send_events(self, socket: zmq.Socket[bytes], now: float) -> None:
+    def _send_events(self, wire: Wire, now: float) -> None:
         tuning = self._tuning
         while self._open and self._bytes_in_flight < self._credit:
             if self._unsent is None:
@@ -413,7 +396,7 @@ class Pump(threading.Thread):
                     return
                 self._unsent = (batch.to_frame(self._id, self._launch), batch.last_seq)
             raw, last_seq = self._unsent
-            self._is_stuck = not self._send_raw(socket, raw)
+            self._is_stuck = not wire.send(raw)
             if self._is_stuck:
                 return
             self._unsent = None
@@ -423,17 +406,17 @@ class Pump(threading.Thread):
             if not self._pressed and self._queue.taken_seq < self._queue.last_seq:
                 time.sleep(0)  # between chunks, whoever waits for the GIL gets it
 
-    def _heartbeat(self, socket: zmq.Socket[bytes], now: float) -> None:
+    def _heartbeat(self, wire: Wire, now: float) -> None:
         if self._open and now - self._heartbeat_at > self._tuning.heartbeat_interval:
             self._heartbeat_at = now
-            self._send(socket, control.Heartbeat(self._queue.last_seq, self._producer.dropped()))
+            self._send(wire, control.Heartbeat(self._queue.last_seq, self._producer.dropped()))
 
-    def _send_goodbye(self, socket: zmq.Socket[bytes]) -> None:
+    def _send_goodbye(self, wire: Wire) -> None:
         goodbye = self._goodbye
         if goodbye is None or self._said_goodbye or not self._open or self._queue.released_seq < goodbye.final_seq:
             return
         goodbye.dropped = self._producer.dropped()
-        self._said_goodbye = self._send(socket, goodbye)
+        self._said_goodbye = self._send(wire, goodbye)
         self._said_goodbye_at = time.monotonic()
 
     def _spill_when_needed(self, now: float) -> None:
@@ -472,13 +455,5 @@ class Pump(threading.Thread):
             self.counters["spilled"] += len(frames)
             self._release(last)
 
-    def _send(self, socket: zmq.Socket[bytes], message: control.Message) -> bool:
-        return self._send_raw(socket, control.pack(message, producer=self._id))
-
-    @staticmethod
-    def _send_raw(socket: zmq.Socket[bytes], raw: bytes) -> bool:
-        try:
-            socket.send(raw, zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
+    def _send(self, wire: Wire, message: control.Message) -> bool:
+        return wire.send(control.pack(message, producer=self._id))

@@ -145,6 +145,11 @@ class Loop:
         closed_as = self._source.closed_as
         if closed_as != finished_as and not (closed_as is None and self._spec.once):
             return False
+        # What a gap holds back and what a view holds open would be owed for as long as nobody looks at it.
+        self._take(self._source.finish())
+        if self._saver.owes or self._source.closed_as != closed_as:
+            return False
+        self._saver.pass_over()
         self._status.run_status = finished_as
         self._show("finished" if closed_as is not None else "up_to_date")
         return True

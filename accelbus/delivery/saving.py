@@ -168,6 +168,11 @@ class Saver:
         while not self.write():
             self._repeater.pause(self._tuning.cursor_interval)
 
+    def pass_over(self) -> None:
+        """The tracker was finished, and nothing that was read since is for it: move the cursor over that, or it would be owed for ever."""
+        while self.has_read and not self.write():
+            self._repeater.pause(self._tuning.cursor_interval)
+
     def write(self) -> bool:
         """Write the cursor; return whether it could be written.
 

@@ -96,7 +96,7 @@ async def test_a_worker_that_is_killed_while_media_wait_loses_and_repeats_no_num
     run.media(*range(6), page=PAGE)
     async with serving(run) as served:
         await until(lambda: (cursor := read_cursor(run.dir.sink(run.sink))) is not None and 0 < len(cursor.media) < 6, "some wait")
-        kill(served.status.pid)
+        kill(await served.worker())
         await served.finished()
     assert len(run.durable()) == 20
     assert {step for step, _ in media(run)} == set(range(6))
@@ -173,7 +173,7 @@ async def test_what_ranks_say_of_the_run_is_told_and_told_again_after_a_restart(
         await until(
             lambda: (cursor := read_cursor(run.dir.sink(run.sink))) is not None and cursor.summary.values and not cursor.console, "a cursor"
         )
-        kill(served.status.pid)
+        kill(await served.worker())
         await until(lambda: run.calls("told.jsonl")[4:] == said[:3], lambda: str(run.calls("told.jsonl")))
         await served.finished()
 

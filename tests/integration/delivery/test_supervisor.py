@@ -32,6 +32,11 @@ class Served:
             check_counts(rank, counts)
         return status
 
+    async def worker(self) -> int:
+        """Return the pid of the worker, as soon as it has said it."""
+        await until(lambda: self.status.pid, "a report of the worker")
+        return self.status.pid
+
     async def state(self, *states: str) -> SinkStatus:
         await until(lambda: self.status.state in states, lambda: f"{states}, is {self.status}\n{self.run.worker_log()}")
         return self.status
@@ -455,7 +460,7 @@ class TestKilledWorkers:
         async with serving(run, tuning={"cursor_interval": 30.0}) as served:
             await until(lambda: len(run.calls("calls.jsonl")) == 300, "300 calls")
             assert run.durable() == []
-            kill(served.status.pid)
+            kill(await served.worker())
             await until(lambda: len(run.calls("calls.jsonl")) == 600, "300 calls again")
             await served.finished()
             assert [row["step"] for row in run.durable()] == list(range(300))
@@ -478,7 +483,7 @@ class TestKilledWorkers:
             for first in range(0, 500, 100):
                 run.log(*range(first, first + 100))
                 await until(lambda first=first: len(run.calls("calls.jsonl")) > first + 20, "some calls")
-                kill(served.status.pid)
+                kill(await served.worker())
             status = await served.finished()
             assert status.restarts >= 4
             assert run.durable() == [{"step": step, "values": {"loss": step + 0.5, "acc": 0.5}} for step in range(500)]
@@ -492,7 +497,7 @@ class TestKilledWorkers:
         async with serving(run) as served:
             await until(lambda: len(run.calls("calls.jsonl")) == 20, "20 calls")
             assert served.status.values.delivered == 0
-            kill(served.status.pid)
+            kill(await served.worker())
             await until(lambda: len(run.calls("calls.jsonl")) == 40, "20 calls again")
             status = await served.finished()
             assert [row["step"] for row in run.durable()] == list(range(20))
@@ -555,7 +560,7 @@ async def test_the_books_balance_through_all_of_it(tmp_path, tracker):
             run.log(first, ranks=(1,))
             await until(lambda first=first: len(run.calls("calls.jsonl")) > first, "progress")
             served.run.check_books(served.status)
-            kill(served.status.pid)
+            kill(await served.worker())
         status = await served.finished()
         assert status.values.read == sum(run.logged.values())
         assert status.values.delivered + status.values.dead_lettered + status.values.superseded == status.values.read

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from accelbus.delivery.ownership import claim, read_owner
 from accelbus.delivery.status import SinkStatus, read_status
 from accelbus.delivery.supervisor import Supervisor
 from accelbus.errors import ConfigurationError, OwnershipError
+from accelbus.events import Metrics
+from accelbus.reader.audit import audit
 from tests.support.deliveries import QUICK, TRACKERS, Run, group_is_gone, kill, until
 
 ROOT = Path(__file__).parents[3]
@@ -98,6 +101,37 @@ class TestOnce:
         run.close("killed")
         assert synced(run).state == "finished"
         assert run.calls("finishes") == [None, "killed"]
+
+    @pytest.mark.parametrize("late", ["superseded", "filtered"])
+    def test_values_that_lead_nowhere_after_the_end_are_not_owed_for_ever(self, tmp_path, late):
+        """An older attempt's, or ones that no tracker takes: the tracker is not started for them, and the books are closed over them."""
+        run = Run(tmp_path, "BufferedTracker", ranks=1)
+        run.start()
+        run.start(attempt=1)
+        run.log(*range(3), attempt=1)
+        run.close()
+        synced(run)
+        if late == "superseded":
+            run.log(1, attempt=0)
+        else:
+            run.write(0, [Metrics(time.time_ns(), 7, {"nothing": None})], attempt=1)
+        run.close()
+        assert audit(run.dir).pending_values > 0
+        assert synced(run).state == "finished"
+        found = audit(run.dir)
+        assert (found.pending_values, found.problems) == (0, [])
+        assert len(run.calls("starts")) == 1
+
+    def test_values_that_a_view_holds_open_wake_a_finished_tracker(self, tmp_path):
+        """A dead run that was synced, then got a value of one rank out of two: nobody else will come for it."""
+        run = Run(tmp_path, "BufferedTracker")
+        run.start()
+        run.log(*range(3))
+        synced(run)
+        run.log(3, ranks=(0,))
+        status = synced(run)
+        assert (status.state, status.values.pending) == ("up_to_date", 0)
+        assert run.merged()[3] == {"loss": 3.0, "acc": 0.5}
 
     def test_a_later_attempt_starts_from_what_finish_left(self, tmp_path):
         """What a tracker writes at the end of an attempt is behind its cursor: it is not cut off when the run is resumed."""
