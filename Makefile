@@ -11,7 +11,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-sinks test-gpu lint format bench docs coverage clean
+.PHONY: help venv demo test test-slow test-sinks test-gpu lint format bench docs coverage clean
 
 help:  ## list the recipes
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -32,7 +32,10 @@ demo: $(READY)  ## train on real images with two ranks, then show that nothing w
 	@echo "The curves:  $(BIN)/tensorboard --logdir runs"
 
 test: $(READY)  ## run the tests, with one round trip per tracker; ARGS="tests/unit -x" narrows them down
-	$(BIN)/python -m pytest -m "not sinks and not gpu" -n $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m "not sinks and not slow and not gpu" -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-slow: $(READY)  ## run the tests that train: whole examples, four ranks, checkpoints over restarts
+	$(BIN)/python -m pytest -m "slow and not sinks and not gpu" -n 2 --dist loadfile $(ARGS)
 
 test-sinks: $(READY)  ## run the full contract suite against every tracker's real library
 	$(BIN)/python -m pytest -m sinks -n $(WORKERS) --dist loadfile $(ARGS)

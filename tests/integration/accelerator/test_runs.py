@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.integration.accelerator.torchrun import torchrun
 
 SCRIPT = """
@@ -52,6 +54,7 @@ end()
 """
 
 
+@pytest.mark.slow
 def test_a_resumed_script_continues_its_run(tmp_path: Path):
     """The newest checkpoint's run, or that of the one that was loaded; a run of its own is said to be forked from it."""
     done = torchrun(1, SCRIPT, tmp_path)
@@ -103,6 +106,7 @@ accelerator.end_training()
 """
 
 
+@pytest.mark.slow
 def test_an_elastic_restart_goes_on_in_the_same_run(tmp_path: Path):
     """From its checkpoint, with the samples that were left; steps that come again are those of the newer attempt."""
     done = torchrun(2, ELASTIC, tmp_path, options=("--max-restarts", "1"))
@@ -133,6 +137,7 @@ end()
 """
 
 
+@pytest.mark.slow
 def test_a_checkpoint_may_be_loaded_by_another_number_of_processes(tmp_path: Path):
     """Each sample of the epoch is seen once, by two processes and then by one."""
     two = torchrun(2, MOVING, tmp_path)

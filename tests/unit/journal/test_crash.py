@@ -13,7 +13,7 @@ from accelbus.journal.merge import JournalReader, ReaderState
 from tests.support.journals import metrics, segments, uuid
 
 WRITER = """
-import sys
+import sys, time
 from pathlib import Path
 from accelbus.config import Tuning
 from accelbus.journal.segments import JournalWriter
@@ -25,6 +25,8 @@ with JournalWriter(directory, tuning=Tuning(segment_bytes=10_000)) as writer:
         mark = writer.append([events_frame(uuid(1), seq, seq + 1), events_frame(uuid(1), seq, seq + 2)])
         if mark % 1000 == 0:
             writer.sync()
+        if mark % 20 == 0:
+            time.sleep(0.002)  # a reader that starts anew all the while is no match for a writer without a pause
         print(seq + 2, flush=True)
 """
 
