@@ -105,7 +105,7 @@ class Producer(Protocol):
 
 
 class Pump(threading.Thread):
-    """Owns the socket; every method but `run` may be called from other threads and returns at once."""
+    """Owns the wire; every method but `run` may be called from other threads and returns at once."""
 
     def __init__(
         self,
@@ -207,6 +207,7 @@ class Pump(threading.Thread):
 
     def run(self) -> None:
         wire = Wire(self._endpoint, max_message=self._tuning.frame_bytes)
+        wire.open()
         try:
             while not self._stopping:
                 self._turn_whatever_happens(wire)

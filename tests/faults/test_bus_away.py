@@ -21,6 +21,9 @@ AWAY = {
     "no such program": "sys.executable = '/nonexistent/python'",
     "ends at once": "sys.executable = '/bin/false'",
     "dead endpoint": "os.environ['ACCELBUS_ENDPOINT'] = f'ipc://{os.environ[\"ROOT\"]}/nobody'",
+    "address that the library refuses": "import accelbus.client.checks as checks; checks.check_endpoint = print; "
+    "os.environ['ACCELBUS_ENDPOINT'] = 'foo://bar'",
+    "no socket to be had": "os.environ['ACCELBUS_ENDPOINT'] = 'ipc:///nobody'; import zmq; zmq.Context.socket = lambda *_: exec('raise zmq.ZMQError(24)', {'zmq': zmq})",
 }
 
 
@@ -51,6 +54,8 @@ assert run.statistics().pending == 0
     for rank in ranks:
         assert rank.process.returncode == 0, rank.stderr
         assert rank.stderr.count("the bus process") <= 1, rank.stderr
+        assert rank.stderr.count("no bus process can be reached") <= 1, rank.stderr
+        assert "Traceback" not in rank.stderr
     assert "accelbus sync" in ranks[0].stderr
     assert quick_job.points() == {}
     books = audit(quick_job.run_dir)
