@@ -59,15 +59,17 @@ class Attendance:
         """Enter a producer into the list, fence those it replaces, and keep its spool."""
         # What it has spilled is in the journal already.
         self._ledger.expect_events()
-        member, joined = self._roster.join(hello)
+        is_here = hello.host == host.name()
+        is_salvageable = is_here and self._watch.watch(hello.producer, hello.spool)
+        member, joined = self._roster.join(hello, is_dead=is_salvageable and self._watch.is_gone(hello.producer))
         if joined is not None:
             self._ledger.record(joined)
             for older in self._roster.fenced_by(member):
                 self._fence(older, member)
-        if hello.host == host.name():
+        if is_here:
             if hello.started_by is not None:
                 self._lifetime.note_launcher(member.producer, hello.started_by)
-            member.salvageable = self._watch.watch(member.producer, hello.spool)
+            member.salvageable = is_salvageable
         return member
 
     def reopen(self, member: Member) -> None:

@@ -84,7 +84,18 @@ class SpoolWatch:
 
     def gone(self) -> list[bytes]:
         """Return the producers whose record lock could be taken."""
-        return [producer for producer, (descriptor, _) in self._descriptors.items() if self._is_gone(producer, descriptor)]
+        return [producer for producer in self._descriptors if self.is_gone(producer)]
+
+    def is_gone(self, producer: bytes) -> bool:
+        """Whether the record lock of a watched producer could be taken."""
+        descriptor, _ = self._descriptors[producer]
+        try:
+            return producer_is_gone(descriptor)
+        except OSError as error:
+            if producer not in self._hopeless:
+                self._hopeless.add(producer)
+                _log.warning("no record locks on the file system of a spool (%s): the death of its rank is seen by its silence only", error)
+            return False
 
     def remains(self, producer: bytes) -> Remains | None:
         """Read what *producer* left; None when its spool is not readable.
@@ -108,15 +119,6 @@ class SpoolWatch:
             with contextlib.suppress(OSError):
                 path.unlink()
         os.close(descriptor)
-
-    def _is_gone(self, producer: bytes, descriptor: int) -> bool:
-        try:
-            return producer_is_gone(descriptor)
-        except OSError as error:
-            if producer not in self._hopeless:
-                self._hopeless.add(producer)
-                _log.warning("no record locks on the file system of a spool (%s): the death of its rank is seen by its silence only", error)
-            return False
 
 
 def _open_spool_of(producer: bytes, path: str) -> int:

@@ -42,6 +42,8 @@ class Member(msgspec.Struct, kw_only=True):
     salvageable: bool = True
     ended_ns: int = 0
     may_restart: bool = False
+    was_before: bool = False
+    """It was found dead when another trainer of its rank lived: it replaces nobody, and says nothing about the run's status."""
 
 
 class _Kept(msgspec.Struct):
@@ -60,15 +62,28 @@ class Roster:
         self.is_new = not self._load()
         """There is no list, or none that can be read; see `recall`."""
 
-    def join(self, hello: Hello) -> tuple[Member, ProducerJoined | None]:
-        """Take in whoever says *hello*; the record is to be written when the producer is new to the run."""
+    def join(self, hello: Hello, *, is_dead: bool = False) -> tuple[Member, ProducerJoined | None]:
+        """Take in whoever says *hello*; the record is to be written when the producer is new to the run.
+
+        Args:
+            hello: of the producer, or what its spool says in its place.
+            is_dead: its process is known to have ended.
+        """
         member = self.members.get(hello.producer)
         joined = None
         if member is None:
-            attempt = self._attempts.assign(hello.producer, launch=hello.launch, rank=hello.rank, role=hello.role, explicit=hello.attempt)
+            was_before = is_dead and hello.role == TRAINER and self._attempts.has_living(hello.rank)
+            attempt = self._attempts.assign(
+                hello.producer,
+                launch=hello.launch,
+                rank=hello.rank,
+                role=hello.role,
+                explicit=hello.attempt,
+                is_dead=is_dead,
+            )
             member = Member(
                 producer=hello.producer, rank=hello.rank, world_size=hello.world_size, attempt=attempt, role=hello.role, host=hello.host,
-                pid=hello.pid, launch=hello.launch, spool=hello.spool, may_restart=hello.may_restart,
+                pid=hello.pid, launch=hello.launch, spool=hello.spool, may_restart=hello.may_restart, was_before=was_before,
             )  # fmt: skip
             self.members[hello.producer] = member
             joined = self.joined_record(member)
@@ -98,6 +113,8 @@ class Roster:
 
     def fenced_by(self, newer: Member) -> list[Member]:
         """Return live trainers of the same rank in older attempts: *newer* replaces them."""
+        if newer.was_before:
+            return []
         return [
             member
             for member in self.live()
@@ -128,8 +145,9 @@ class Roster:
 
     def trainers(self) -> list[Member]:
         """Return the trainers of the newest attempt, one per rank: the last to join."""
-        attempts = [member.attempt for member in self.members.values() if member.role == TRAINER]
-        newest = {m.rank: m for m in self.members.values() if m.role == TRAINER and m.attempt == max(attempts)}
+        trainers = [member for member in self.members.values() if member.role == TRAINER and not member.was_before]
+        attempts = [member.attempt for member in trainers]
+        newest = {m.rank: m for m in trainers if m.attempt == max(attempts)}
         return [newest[rank] for rank in sorted(newest)]
 
     def status(self) -> str:

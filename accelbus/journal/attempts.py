@@ -24,7 +24,8 @@ class AttemptTable:
     Producers of one launch token share an attempt; a token not seen before opens the next one. A second trainer of a rank, while
     the first is still alive, opens the next attempt too, and later ranks of the same token follow it there. An attempt that the
     user gave explicitly is taken as it is. Other roles than the trainer open no attempt: they join their token's, or else the newest,
-    however many they are.
+    however many they are. A trainer that is dead when it is found takes no place; if another one of its rank lives it is no successor of
+    that one but was there before, and opens nothing.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,9 @@ class AttemptTable:
         """Newest attempt, -1 when there is none yet."""
         return self._highest
 
-    def assign(self, producer: bytes, *, launch: bytes, rank: int, role: str = TRAINER, explicit: int | None = None) -> int:
+    def assign(
+        self, producer: bytes, *, launch: bytes, rank: int, role: str = TRAINER, explicit: int | None = None, is_dead: bool = False
+    ) -> int:
         """Return the attempt of *producer*, deciding it if that has not happened yet.
 
         Args:
@@ -51,13 +54,18 @@ class AttemptTable:
             rank: -1 when it is not known.
             role: only ``trainer`` producers exclude each other.
             explicit: the attempt given to ``init``.
+            is_dead: its process has ended, and nobody had heard of it.
         """
         known = self._known.get(producer)
         if known is not None:
             return known
-        attempt = explicit if explicit is not None else self._next_for(launch, rank, role)
-        self.learn(producer, launch=launch, rank=rank, role=role, attempt=attempt)
+        attempt = explicit if explicit is not None else self._next_for(launch, rank, role, is_dead=is_dead)
+        self.learn(producer, launch=launch, rank=-1 if is_dead else rank, role=role, attempt=attempt)
         return attempt
+
+    def has_living(self, rank: int) -> bool:
+        """Whether a trainer of *rank* lives, in whatever attempt."""
+        return any(seat.rank == rank for seat in self._seats)
 
     def learn(self, producer: bytes, *, launch: bytes, rank: int, role: str = TRAINER, attempt: int) -> None:
         """Take over what somebody else decided, and follow it from here on."""
@@ -78,9 +86,11 @@ class AttemptTable:
         if seat is not None and self._seats.get(seat) == producer:
             del self._seats[seat]
 
-    def _next_for(self, launch: bytes, rank: int, role: str) -> int:
+    def _next_for(self, launch: bytes, rank: int, role: str, *, is_dead: bool) -> int:
         attempt = self._of_launch.get(launch)
         if role != TRAINER:
             return max(self._highest, 0) if attempt is None else attempt
+        if is_dead and (attempt is not None or self.has_living(rank)):
+            return max(self._highest - 1, 0) if attempt is None else attempt
         taken = attempt is not None and _Seat(attempt, rank) in self._seats
         return self._highest + 1 if attempt is None or taken else attempt

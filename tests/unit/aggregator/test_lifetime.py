@@ -26,6 +26,7 @@ from accelbus.aggregator.roster import Member, Roster
 from accelbus.config import Tuning
 from accelbus.events import ProducerJoined, RunClosed
 from accelbus.journal.merge import JournalReader
+from accelbus.journal.spool_file import SpoolFile
 from accelbus.rundir import RunDir
 from tests.support.journals import LAUNCH, events_frame, everything, uuid
 
@@ -234,6 +235,21 @@ def hold_spool(node: Node, ending: str) -> subprocess.Popen[bytes]:
     path.parent.mkdir()
     about = msgspec.json.encode(node.hello(OLDER)).decode()
     return subprocess.Popen([sys.executable, "-c", HOLD, str(path), about, ending], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+async def test_a_dead_rank_that_is_found_late_does_not_replace_its_living_successor(node: Node) -> None:
+    """Killed before anybody heard of it, found by its spool after the next one said hello: the next one goes on, and decides the status."""
+    spool = node.run_dir.path.parent / "spools"
+    spool.mkdir(exist_ok=True)
+    await node.attendance.join(node.hello(NEWER), NEWER)
+    hello = node.hello(OLDER, launch=b"another launch..", spool=str(spool / "older.spool"))
+    SpoolFile(spool / "older.spool", capacity=1 << 20, description=hello).close(unlink=False)
+    node.attendance.take_in(hello)
+    assert node.told(NEWER) == []
+    newer, older = node.roster.members[NEWER], node.roster.members[OLDER]
+    assert (newer.state, newer.attempt, older.attempt) == ("alive", 0, 0)
+    assert node.roster.trainers() == [newer]
+    assert await node.store(NEWER, 1, 3)
 
 
 @pytest.mark.parametrize("ending, known, is_missed", [("", True, False), ("finished", True, True), ("", False, True)])

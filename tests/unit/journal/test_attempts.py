@@ -95,3 +95,22 @@ def test_a_producer_of_unknown_rank_holds_no_place():
     """Without its first event nothing but its launch is known."""
     table = AttemptTable()
     assert [table.assign(uuid(n), launch=A, rank=-1) for n in range(3)] == [0, 0, 0]
+
+
+def test_one_that_is_found_dead_behind_its_living_successor_opens_nothing():
+    """It was there before, whether its token is known or not, and the successor keeps its place."""
+    table = AttemptTable()
+    table.assign(uuid(0), launch=A, rank=0)
+    assert table.assign(uuid(1), launch=A, rank=0, is_dead=True) == 0
+    assert table.assign(uuid(2), launch=B, rank=0, is_dead=True) == 0
+    assert table.assign(uuid(3), launch=A, rank=1) == 0
+    assert table.assign(uuid(4), launch=C, rank=0) == 1
+
+
+def test_one_that_is_found_dead_before_its_successor_comes_takes_no_place():
+    """Its rank comes back in the same attempt; without a successor an unknown token is a new attempt, dead or not."""
+    table = AttemptTable()
+    assert table.assign(uuid(0), launch=A, rank=0, is_dead=True) == 0
+    assert table.assign(uuid(1), launch=A, rank=0) == 0
+    table.ended(uuid(1))
+    assert table.assign(uuid(2), launch=B, rank=0, is_dead=True) == 1
