@@ -16,6 +16,7 @@
     │   └── CursorError                      a reader's cursor
     ├── QueueFullError (BufferError)          only with ``on_full="raise"``
     ├── OwnershipError (RuntimeError)        somebody else delivers to this sink
+    ├── OutputGoneError (OSError)            what a tracker had made durable is not there any more
     └── RunNotFoundError (LookupError)       no run with this id or path
 """
 
@@ -76,6 +77,10 @@ class CursorError(CorruptDataError):
 
 class OwnershipError(AccelbusError, RuntimeError):
     """Another process delivers to this (run, sink)."""
+
+
+class OutputGoneError(AccelbusError, OSError):
+    """What a tracker had made durable is not there any more; it is delivered again, from the beginning of the run."""
 
 
 class RunNotFoundError(AccelbusError, LookupError):

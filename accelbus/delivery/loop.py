@@ -16,13 +16,13 @@ from accelbus.delivery.feeder import Feeder, describe
 from accelbus.delivery.ledger import Ledger, media_rows
 from accelbus.delivery.making import Maker
 from accelbus.delivery.mediaqueue import MediaQueue
-from accelbus.delivery.repeating import DONE, LeaveError, Repeater
+from accelbus.delivery.repeating import DONE, RESTART, LeaveError, Repeater
 from accelbus.delivery.resolution import Resolution
 from accelbus.delivery.saving import Saver
 from accelbus.delivery.session import Session
 from accelbus.delivery.source import Batch, Source
 from accelbus.delivery.status import SinkStatus, State
-from accelbus.errors import CursorError
+from accelbus.errors import CursorError, OutputGoneError
 from accelbus.rundir import RunDir
 from accelbus.tracking import GeneralTracker
 
@@ -117,10 +117,28 @@ class Loop:
                 self._start()
                 while True:
                     self._turn()
+        except OutputGoneError as gone:
+            return self._leave(self._begin_again(gone))
         except LeaveError as leave:
-            self._show(leave.state)
-            return leave.code
+            return self._leave(leave)
         return DONE
+
+    def _begin_again(self, gone: OutputGoneError) -> LeaveError:
+        """What was delivered is not there any more: let a fresh process deliver it again."""
+        logger.error("%s", gone)
+        self._status.last_error = describe(gone)
+        self._status.cursor_resets += 1
+        try:
+            self._saver.begin_again()
+        except LeaveError as leave:
+            return leave
+        except OSError as error:
+            self._status.last_error = describe(error)
+        return LeaveError(RESTART, "retrying")
+
+    def _leave(self, leave: LeaveError) -> int:
+        self._show(leave.state)
+        return leave.code
 
     def _read_cursor(self, run_dir: RunDir, sink: str) -> tuple[Cursor, bool]:
         """Return the cursor, and whether there was one: it is written before the tracker is started for the first time."""
@@ -139,6 +157,7 @@ class Loop:
         finished_as = self._saver.cursor.finished_as
         if finished_as is None or not self._media.is_settled:
             return False
+        self._session.check_output(self._saver.cursor.checkpoint)
         while self._read().items:
             if self._saver.owes:
                 return False

@@ -11,6 +11,7 @@ from accelbus.config import Tuning
 from accelbus.delivery.channel import Channel
 from accelbus.delivery.feeder import back_off, describe
 from accelbus.delivery.status import State
+from accelbus.errors import OutputGoneError
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +55,14 @@ class Repeater:
 
         Raises:
             LeaveError: it kept failing, or a command ended the wait.
+            OutputGoneError: repeating it does not bring that back.
         """
         failures = 0
         while True:
             try:
                 return function()
+            except OutputGoneError:
+                raise
             except Exception as error:  # noqa: BLE001  isolation: whatever a tracker raises is retried, counted and reported
                 failures += 1
                 self._failed(what, failures, error)

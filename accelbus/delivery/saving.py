@@ -113,6 +113,15 @@ class Saver:
             # Delivery does not wait for room, see `write`; without this the next worker may know less.
             logger.warning("the cursor cannot be written before the start: %s", describe(error))
 
+    def begin_again(self) -> None:
+        """Forget how far delivery had come: the next worker feeds everything.
+
+        Raises:
+            LeaveError: somebody else owns the sink.
+        """
+        self._check_owner()
+        write_cursor(self._directory, Cursor(generation=self._generation, written_ns=time.time_ns()))
+
     def started(self) -> None:
         """There is a fresh tracker object, which knows nothing."""
         self.owes = self.owes or self._teller.owes

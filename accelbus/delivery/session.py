@@ -18,6 +18,7 @@ from accelbus.delivery.channel import Channel
 from accelbus.delivery.deadletters import DeadLetters
 from accelbus.delivery.ledger import Ledger, OwedRow
 from accelbus.delivery.making import Maker
+from accelbus.delivery.output import check_output
 from accelbus.delivery.selection import redacted
 from accelbus.delivery.statements import Kind, loaded
 from accelbus.media import TIME, unpack
@@ -76,9 +77,13 @@ class Session:
         Args:
             checkpoint: of the cursor.
             resumed: a start was begun before, here or in an earlier process.
+
+        Raises:
+            OutputGoneError: what was delivered before is not there any more.
         """
         self._channel.enter("start")
-        logging_dir = self._run_dir.tracker_output(self._sink)
+        self.check_output(checkpoint)
+        logging_dir = self._logging_dir
         tracker = self._maker.make(logging_dir, self._state_dir)
         tracker.run_info = self._run_info(logging_dir, resumed=resumed)
         if overrides(tracker, "restore"):
@@ -192,8 +197,22 @@ class Session:
         self._channel.enter("idle")
         return checkpoint
 
+    def check_output(self, checkpoint: Mapping[str, Any]) -> None:
+        """Look whether the files that *checkpoint* names are there. Needs no tracker.
+
+        Raises:
+            OutputGoneError: one is not, or is shorter than it was.
+        """
+        check_output(self._logging_dir, checkpoint)
+
     def _checkpoint(self) -> dict[str, Any]:
-        return _plain(self._current.checkpoint(), self._sink) if overrides(self._current, "checkpoint") else {}
+        checkpoint = _plain(self._current.checkpoint(), self._sink) if overrides(self._current, "checkpoint") else {}
+        self.check_output(checkpoint)
+        return checkpoint
+
+    @property
+    def _logging_dir(self) -> Path:
+        return self._run_dir.tracker_output(self._sink)
 
     def _tell(self, kind: Kind, said: Any) -> None:
         tracker = self._current

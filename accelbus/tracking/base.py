@@ -178,6 +178,9 @@ class GeneralTracker(MediaHooks):
         """Return what `restore` needs to forget all that is logged after the last ``flush``. Called after it, and after ``finish``.
 
         Plain data, small: it is kept in the cursor. Together the two make a file tracker exactly-once.
+
+        ``files`` in it, {path, relative to the logging directory: bytes}, names what must be there for the rest to hold: when one of them
+        is gone or shorter, also after the end of the run, everything is fed again from the beginning, with an empty checkpoint.
         """
         return {}
 

@@ -31,6 +31,7 @@ from accelbus.media import Media
 from accelbus.tracking import GeneralTracker, Row
 from accelbus.values.json_lines import json_line, spelled_out
 from accelbus_sinks._append_file import AppendFile, cut_back, set_aside
+from accelbus_sinks._output import relied_on
 from accelbus_sinks._side_files import SideFiles, about
 
 
@@ -124,7 +125,9 @@ class JSONLTracker(GeneralTracker):
         self._offset = file.length
 
     def checkpoint(self) -> dict[str, Any]:
-        return {"offset": self._offset, "side": self._side.checkpoint() if self._side else {}}
+        side = self._side.checkpoint() if self._side else {}
+        files = relied_on(self._directory, {self._path.name: self._offset, **side}, self.run_info)
+        return {"offset": self._offset, "side": side, "files": files}
 
     def finish(self, status: str | None = None) -> None:
         self.flush()

@@ -19,6 +19,7 @@ from accelbus.durable import write_atomically
 from accelbus.media import Media
 from accelbus.tracking import GeneralTracker, Row
 from accelbus_sinks._append_file import AppendFile, cut_back, set_aside
+from accelbus_sinks._output import relied_on
 from accelbus_sinks._side_files import SideFiles
 from accelbus_sinks._tensorboard_hparams import forget_status, write_hyperparameters, write_status
 from accelbus_sinks._tensorboard_late import LatePoints
@@ -66,6 +67,8 @@ class TensorBoardTracker(GeneralTracker):
         self._late = LatePoints()
         self._file: AppendFile | None = None
         self._position: dict[str, Any] = {"file": "", "offset": 0}
+        self._lengths: dict[str, int] = {}
+        """{event file, of this process and those before it: bytes that are durable}"""
         self._started = 0.0
         self._open = False
         self._step = 0
@@ -84,6 +87,7 @@ class TensorBoardTracker(GeneralTracker):
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         self._position = {"file": checkpoint.get("file", ""), "offset": checkpoint.get("offset", 0)}
+        self._lengths = {**checkpoint.get("lengths", {}), self._position["file"]: self._position["offset"]}
         self._started = checkpoint.get("started", 0.0)
         for path in self._event_files():
             if path.name > self._position["file"]:
@@ -102,6 +106,7 @@ class TensorBoardTracker(GeneralTracker):
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         self._check_open()
+        self._directory.mkdir(parents=True, exist_ok=True)
         write_hyperparameters(self._directory, values, self._started)
         # JSON is YAML, and needs no package.
         text = json.dumps(values, indent=2, default=str)
@@ -191,10 +196,14 @@ class TensorBoardTracker(GeneralTracker):
                 self._file.append(self._encoder.encode(row))
             self._file.flush()
             self._position = {"file": self._file.path.name, "offset": self._file.length}
+            self._lengths[self._file.path.name] = self._file.length
 
     def checkpoint(self) -> dict[str, Any]:
         side = self._side.checkpoint() if self._side else {}
-        return {**self._position, "started": self._started, "side": side, "record": self._record}
+        files = relied_on(self._directory, {**self._lengths, **side}, self.run_info)
+        return {
+            **self._position, "lengths": self._lengths, "started": self._started, "side": side, "record": self._record, "files": files,
+        }  # fmt: skip
 
     def finish(self, status: str | None = None) -> None:
         self._check_open()
@@ -230,6 +239,7 @@ class TensorBoardTracker(GeneralTracker):
         """Open this process's file with its first row, when the hyperparameters, to be read before it, are most likely there."""
         self._check_open()
         if self._file is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
             file = AppendFile(self._directory / self._new_name(), exclusive=True)
             file.append(version_record(time.time()))
             self._file = file
