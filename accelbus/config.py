@@ -27,7 +27,11 @@ GIB = 1024 * MIB
 Positive = Annotated[int, Meta(gt=0)]
 Number = Annotated[int, Meta(ge=0, lt=2**31)]
 Word = Annotated[str, Meta(min_length=1, max_length=100)]
-Seconds = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Pause = Annotated[float, Meta(ge=0.001, le=60)]
+RingBytes = Annotated[int, Meta(ge=256 * KIB, le=128 * MIB)]
+EventBytes = Annotated[int, Meta(ge=KIB, le=8 * MIB)]
+FrameBytes = Annotated[int, Meta(ge=96 * KIB, le=16 * MIB)]
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -119,9 +123,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Sizes in bytes, intervals and deadlines in seconds."""
 
     # --- spool and pump, in the training process
-    spool_bytes: Positive = 4 * MIB
-    """Ring per rank: 0.4 s of the fastest possible logging, hours of usual logging."""
-    spool_min_bytes: Positive = 1 * MIB
+    spool_bytes: RingBytes = 4 * MIB
+    """Ring per rank: 0.4 s of the fastest possible logging, hours of usual logging. From 256 KiB to 128 MiB, in whole pages."""
+    spool_min_bytes: RingBytes = 1 * MIB
     """What a ring shrinks to before tmpfs is given up (Docker's /dev/shm is 64 MiB for all)."""
     spool_dir: str | None = None
     """Instead of a directory of ours on tmpfs."""
@@ -129,15 +133,17 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Instead of a directory of ours under the runtime directory; at most 70 bytes long."""
     memory_bytes: Positive = 64 * MIB
     """Bound of the queue with ``durability="memory"``."""
-    event_bytes: Positive = 48 * KIB
-    """A larger event is split by keys; a larger single value becomes a blob file."""
-    frame_bytes: Positive = 1 * MIB
-    """Largest message on the wire; a peer that sends more is disconnected."""
+    event_bytes: EventBytes = 48 * KIB
+    """A larger event is split by keys; a larger single value becomes a blob file. At most half a frame, and a quarter of the smallest
+    ring."""
+    frame_bytes: FrameBytes = 1 * MIB
+    """Largest message on the wire; a peer that sends more is disconnected. From 96 KiB, so that a rank can introduce itself, to
+    16 MiB."""
     frame_events: Positive = 256
     """Events per frame: joining them holds the GIL for less than 60 µs, far below the switch interval."""
     overload_frame_events: Positive = 2048
     """Events per frame while the ring is more than a quarter full, when the alternative is to drop."""
-    pump_interval: Seconds = 0.05
+    pump_interval: Pause = 0.05
     """20 Hz: ten times per second would be enough for people, and 20 costs nothing measurable."""
     credit_bytes: Positive = 2 * MIB
     """Bytes sent and not yet acked."""
@@ -320,7 +326,20 @@ def from_environment(table: type[_Table], environ: Mapping[str, str] | None = No
         raise ConfigurationError(
             f"unknown setting {unknown!r}" + (f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(known)})")
         )
-    return table(**values)
+    filled = table(**values)
+    if isinstance(filled, Tuning):
+        _check_sizes(filled)
+    return filled
+
+
+def _check_sizes(tuning: Tuning) -> None:
+    ring = min(tuning.spool_bytes, tuning.spool_min_bytes)
+    for name, size, share in (("FRAME_BYTES", tuning.frame_bytes, 2), ("SPOOL_MIN_BYTES", ring, 4)):
+        if tuning.event_bytes > size // share:
+            raise ConfigurationError(
+                f"{PREFIX}EVENT_BYTES={tuning.event_bytes}: expected at most {size // share}, "
+                f"1/{share} of {PREFIX}{name} ({size}); an event has to fit with others"
+            )
 
 
 def _parse(text: str, wanted: Any) -> Any:

@@ -15,7 +15,16 @@ from typing import NamedTuple
 from accelbus import config
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
-PLAIN = {"Number": "int", "Positive": "int", "Seconds": "float", "Word": "str"}
+PLAIN = {
+    "EventBytes": "int",
+    "FrameBytes": "int",
+    "Number": "int",
+    "Pause": "float",
+    "Positive": "int",
+    "RingBytes": "int",
+    "Seconds": "float",
+    "Word": "str",
+}
 GROUP = re.compile(r"# --- (.+)")
 
 HEADER = """\

@@ -15,6 +15,7 @@ from accelbus import tracking
 from accelbus.client.attach import Handle
 from accelbus.client.checks import check_resume, check_settings
 from accelbus.client.identity import identify
+from accelbus.client.placement import named_from_anywhere
 from accelbus.client.relatives import ancestor_in_place_of
 from accelbus.client.run import Run
 from accelbus.client.trackers import admit
@@ -53,7 +54,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
     global _current  # noqa: PLW0603  the process has one current run
     log_with, given = tracking.separate(settings.pop("log_with", None))
     resolved = from_environment(Settings, project=project, log_with=log_with, **settings)
-    tuning = from_environment(Tuning)
+    tuning = named_from_anywhere(from_environment(Tuning))
     config = None if resolved.config is None else config_values(resolved.config)
     if _current is not None:
         _current.finish()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from accelbus import host
-from accelbus.config import Tuning
+from accelbus.config import PREFIX, Tuning
 from accelbus.errors import ConfigurationError
 from accelbus.recordlock import is_locked, try_lock
 from accelbus.rundir import RunDir
@@ -57,9 +57,10 @@ def _own_directory(path: str) -> Path:
 class BusLauncher:
     """Starts the bus process of one run on this node."""
 
-    def __init__(self, run_dir: RunDir, directory: Path, *, retry_interval: float) -> None:
+    def __init__(self, run_dir: RunDir, directory: Path, *, tuning: Tuning) -> None:
         self._run_dir = run_dir
-        self._retry_interval = retry_interval
+        self._retry_interval = tuning.bus_retry_interval
+        self._spool_dir = tuning.spool_dir
         self._directory = directory
         self._start_lock: int | None = None
         self._process: _Detached | None = None
@@ -164,7 +165,15 @@ class BusLauncher:
         run_path = self._run_dir.path.absolute()
         command = [sys.executable, "-P", "-m", "accelbus.aggregator", str(run_path), "--node-dir", str(self._directory)]
         with open(self._log_path, "ab") as log:
-            return _Detached(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=_environment())
+            return _Detached(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                env=_environment(self._spool_dir),
+            )
 
 
 class _Detached(subprocess.Popen):  # type: ignore[type-arg]  # of bytes; not subscriptable as a base
@@ -178,10 +187,11 @@ def _say_nothing(*arguments: object, **keywords: object) -> None:
     """Stand in for `warnings.warn`."""
 
 
-def _environment() -> dict[str, str]:
-    """The rank's environment, with accelbus importable wherever this one came from."""
+def _environment(spool_dir: str | None) -> dict[str, str]:
+    """The rank's environment, with accelbus importable wherever this one came from, and *spool_dir* named from anywhere."""
     package = str(Path(__file__).resolve().parents[2])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if package not in paths:
         paths.append(package)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    places = {} if spool_dir is None else {f"{PREFIX}SPOOL_DIR": spool_dir}
+    return {**os.environ, **places, "PYTHONPATH": os.pathsep.join(paths)}

@@ -13,17 +13,16 @@ from accelbus import host
 from accelbus.client.pump import Wake
 from accelbus.config import MIB, Tuning
 from accelbus.control import Hello
-from accelbus.errors import SpoolError
+from accelbus.errors import ConfigurationError, SpoolError
 from accelbus.journal.memory_queue import MemoryQueue
 from accelbus.journal.salvage import open_spool, read_description
 from accelbus.journal.spool import Spool
-from accelbus.journal.spool_file import SpoolFile, is_open_here
+from accelbus.journal.spool_file import PAGE, SpoolFile, is_open_here
 from accelbus.journal.spool_places import remove_abandoned
 
 _log = logging.getLogger(__name__)
 _SHARE = 4
 """All rings of the node together take at most a quarter of what is free: data loaders live there too."""
-_PAGE = 4096
 _LOOKS = 10
 """Tries to see free room and spools of one instant, while other ranks are making theirs."""
 
@@ -59,6 +58,22 @@ def place(hello: Hello, *, durability: str, tuning: Tuning, wake: Wake) -> Place
     return _in_memory(hello, name, tuning, wake)
 
 
+def named_from_anywhere(tuning: Tuning) -> Tuning:
+    """Return *tuning* with absolute paths: the script may go elsewhere, and the bus process stands elsewhere from the start.
+
+    Raises:
+        ConfigurationError: a relative path, and a working directory that is gone.
+    """
+    try:
+        places = {name: os.path.abspath(place) for name in ("spool_dir", "socket_dir") if (place := getattr(tuning, name)) is not None}
+    except OSError as error:
+        raise ConfigurationError(
+            f"ACCELBUS_SPOOL_DIR={tuning.spool_dir!r}, ACCELBUS_SOCKET_DIR={tuning.socket_dir!r}: expected absolute paths "
+            f"where the working directory is gone ({error.strerror or error})"
+        ) from error
+    return msgspec.structs.replace(tuning, **places)
+
+
 def largest_event(tuning: Tuning) -> int:
     """Return the bytes above which an event is not taken as it is: it would not fit into a frame with others, or into any."""
     return max(tuning.event_bytes, tuning.frame_bytes // 2)
@@ -68,12 +83,13 @@ def _candidates(hello: Hello, tuning: Tuning) -> list[tuple[str, Path, int]]:
     if tuning.spool_dir is not None:
         directory = Path(tuning.spool_dir)
         where = "tmpfs" if host.is_in_memory(directory) else "disk"
-        return [(where, directory, capacity) for capacity in (_fitting(directory, hello, tuning), tuning.spool_min_bytes) if capacity]
+        smallest = _whole(min(tuning.spool_bytes, tuning.spool_min_bytes))
+        return [(where, directory, capacity) for capacity in (_fitting(directory, hello, tuning), smallest) if capacity]
     candidates = []
     tmpfs = host.tmpfs_directory()
     if tmpfs is not None and (capacity := _fitting(tmpfs, hello, tuning)):
         candidates.append(("tmpfs", tmpfs, capacity))
-    candidates.append(("disk", host.private_directory() / "spool", tuning.spool_bytes))
+    candidates.append(("disk", host.private_directory() / "spool", _whole(tuning.spool_bytes)))
     return candidates
 
 
@@ -85,8 +101,13 @@ def _fitting(directory: Path, hello: Hello, tuning: Tuning) -> int:
     except OSError:
         return 0
     each = min(tuning.spool_bytes, share // max(hello.local_world_size, 1))
-    whole = MIB if each >= MIB else _PAGE
-    return each // whole * whole if each >= min(tuning.spool_min_bytes, tuning.spool_bytes) else 0
+    return _whole(each) if each >= min(tuning.spool_min_bytes, tuning.spool_bytes) else 0
+
+
+def _whole(size: int) -> int:
+    """Return the ring of at most *size* bytes: whole MiB, or whole pages where it is smaller."""
+    unit = MIB if size >= MIB else PAGE
+    return size // unit * unit
 
 
 def _room(directory: Path, launch: bytes) -> int:

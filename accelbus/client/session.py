@@ -226,7 +226,7 @@ class Session:
         if self.settings.endpoint is not None:
             return None
         run_dir = self.introduction.run_dir
-        return BusLauncher(run_dir, node_directory(run_dir, self.tuning), retry_interval=self.tuning.bus_retry_interval)
+        return BusLauncher(run_dir, node_directory(run_dir, self.tuning), tuning=self.tuning)
 
     def _make_pump(self, queue: Spool | MemoryQueue, launcher: BusLauncher | None) -> Pump:
         files = self._intake.files

@@ -48,8 +48,8 @@ class Spool:
 
     def __init__(self, file: SpoolFile, *, largest: int = MAX_PAYLOAD, wake: Callable[[], None] = lambda: None) -> None:
         """Use the ring in *file* for events of up to *largest* bytes; call *wake* whenever another eighth of it has been filled."""
-        if not 0 < file.capacity <= MAX_CAPACITY or file.capacity % 4096:
-            raise ValueError(f"expected a ring of whole 4 KiB pages up to {MAX_CAPACITY} bytes, got {file.capacity}")
+        if not file.capacity:
+            raise ValueError("expected a file with a ring, got one without")
         self.file = file
         self._map = file.map
         self._words = memoryview(file.map)[HEADER_BYTES:].cast("Q")

@@ -40,6 +40,7 @@ from accelbus.events import DROP_REASONS, STATUSES
 MAGIC: Final = b"ABSPOOL2"
 HEADER_BYTES: Final = 8192
 MAX_CAPACITY: Final = 1 << 27
+PAGE: Final = 4096
 INDEX_MASK: Final = (1 << 24) - 1
 """The words from the top of the ring, in the tail."""
 MAX_PAYLOAD: Final = 1 << 24
@@ -61,8 +62,11 @@ class SpoolFile:
 
         Raises:
             OSError: no room (checked here, because writing into a sparse mapping on a full disk kills the process), no
-                permission, the file is there already, or somebody took it for abandoned.
+                permission, the file is there already, or somebody took it for abandoned. Nothing is left behind.
+            ValueError: no such capacity; nothing was made.
         """
+        if not 0 <= capacity <= MAX_CAPACITY or capacity % PAGE:
+            raise ValueError(f"expected a ring of whole pages of {PAGE} bytes, at most {MAX_CAPACITY}, got {capacity}")
         self.path = path
         self.capacity = capacity
         described = _encode(description)
@@ -79,7 +83,7 @@ class SpoolFile:
                 raise OSError(errno.ESTALE, "the file was taken for abandoned before it was locked", str(path))
             _allocate(self.descriptor, HEADER_BYTES + capacity)
             self.map = mmap.mmap(self.descriptor, HEADER_BYTES + capacity)
-        except OSError:
+        except BaseException:  # a signal handler's exception, too, must not leave megabytes behind
             os.close(self.descriptor)
             _OPEN.discard(self._place)
             path.unlink(missing_ok=True)

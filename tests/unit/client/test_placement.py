@@ -16,6 +16,7 @@ from accelbus.client.pump import Wake
 from accelbus.config import MIB, Tuning
 from accelbus.control import Hello
 from accelbus.journal.spool import Spool
+from accelbus.journal.spool_file import SpoolFile
 
 HELLO = Hello(
     producer=bytes(16), run_id="run", run_dir="/nowhere/run", rank=0, world_size=2, local_rank=0, local_world_size=2, host=host.name(), pid=1,
@@ -91,3 +92,46 @@ def test_an_unfinished_spool_takes_room_as_long_as_its_producer_may_be_making_it
     assert young.file.capacity > old.file.capacity
     for spool in (young, old):
         spool.close(unlink=True)
+
+
+@pytest.mark.parametrize("durability", ["process", "memory"])
+@pytest.mark.parametrize("error", [ValueError("no"), MemoryError(), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+def test_no_file_is_left_where_a_spool_could_not_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, error: BaseException
+) -> None:
+    """Whatever it was: shared memory is small, and nobody else would remove it."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("accelbus.journal.spool_file.mmap.mmap", fail)
+    with pytest.raises(type(error)):
+        place(HELLO, durability=durability, tuning=Tuning(spool_dir=str(tmp_path)), wake=Wake())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("capacity", [-4096, 100, (1 << 27) + 4096])
+def test_a_ring_of_no_possible_size_is_refused_before_there_is_a_file(tmp_path: Path, capacity: int) -> None:
+    """Not after gigabytes were taken."""
+    with pytest.raises(ValueError, match="whole pages"):
+        SpoolFile(tmp_path / "a.spool", capacity=capacity, description=HELLO)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size, capacity", [(300_000, 73 * 4096), (3 * MIB + 5, 3 * MIB), (128 * MIB, 128 * MIB)])
+@pytest.mark.parametrize("where", ["spool_dir", "disk"])
+def test_rings_have_whole_pages_wherever_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, size: int, capacity: int
+) -> None:
+    """Any size within the bounds works."""
+    monkeypatch.setattr("accelbus.client.placement.host.tmpfs_directory", lambda: None)
+    monkeypatch.setattr("accelbus.client.placement.host.private_directory", lambda: tmp_path)
+    monkeypatch.setattr(
+        "accelbus.client.placement.os.statvfs", lambda _: os.statvfs_result((1, 1, 1 << 40, 1 << 40, 1 << 40, 0, 0, 0, 0, 255))
+    )
+    monkeypatch.setattr("accelbus.journal.spool_file._allocate", os.ftruncate)
+    tuning = Tuning(spool_bytes=size, spool_min_bytes=size, spool_dir=str(tmp_path) if where == "spool_dir" else None)
+    queue = place(HELLO, durability="process", tuning=tuning, wake=Wake()).queue
+    assert isinstance(queue, Spool)
+    assert queue.file.capacity == capacity
+    queue.close(unlink=True)
