@@ -74,6 +74,8 @@ class SinkStatus(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Wall clock when the journal was last read to its end, with everything delivered and durable."""
     lag_seconds: float = 0.0
     """Age of the oldest thing that was read and is not durable; 0 when up to date."""
+    reported_ns: int = 0
+    """Wall clock when the worker last said so; it reports at least every second while it runs."""
     drained: int = 0
     """Number of the last drain command that is fulfilled."""
     run_status: str = ""

@@ -170,7 +170,8 @@ class Tender:
             try:
                 await self.claim()
             except OwnershipError as error:
-                self._say("owner", "warning", str(error))
+                if self.status.state not in ("fenced", "waiting"):
+                    self._say("owner", "warning", str(error))
                 self._set(state="waiting", last_error=str(error))
                 if not self._stays:
                     return None
@@ -221,7 +222,7 @@ class Tender:
         if self._is_fenced:
             self._lease = None
             self._set(state="fenced")
-            self._say("fenced", "warning", "somebody else took over; delivery ends here")
+            self._say("fenced", "warning", "somebody else took over" + ("; delivery goes on here when they leave" if self._stays else ""))
 
     def _new_worker(self, lease: Lease) -> Worker:
         spec = WorkerSpec(
@@ -287,6 +288,7 @@ class Tender:
             self._failures = 0
             self._one_by_one = False
             self._blame.clear()
+        status.reported_ns = time.time_ns()
         self.status = status
         self._changed.set()
         self._tell(status, previous)
@@ -329,7 +331,7 @@ class Tender:
 
     async def _wait_for_resumption(self) -> None:
         if self.status.state == "fenced":
-            await self._sleep(self._tuning.lease_expires)
+            # Whoever took over may leave any moment, and nobody would deliver what comes after that.
             return
         if self._stopping.is_set():
             return

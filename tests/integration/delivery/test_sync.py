@@ -228,11 +228,12 @@ class TestOwners:
         assert len(run.calls("starts")) == 1
 
     async def test_taking_over_ends_the_other_worker(self, tmp_path):
-        """The older owner is fenced until the sink is free again; together they deliver everything, and nothing twice."""
+        """The older owner is fenced until the sink is let go, and not for as long as a lease lasts; together they deliver everything, and nothing
+        twice."""
         run = Run(tmp_path, "ExactTracker", seconds_per_call=0.005)
         run.start()
         run.log(*range(200))
-        async with supervised(run) as supervisor:
+        async with supervised(run, lease_expires=60.0) as supervisor:
             await until(lambda: len(run.calls("calls.jsonl")) > 20, "the first rows")
             pid = supervisor.states()[run.sink].pid
             status = await anyio.to_thread.run_sync(functools.partial(synced, run, take_over=True))
