@@ -14,10 +14,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import stat
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -26,6 +30,10 @@ from accelbus.durable import write_atomically
 from accelbus.errors import ConfigurationError, CorruptDataError, RunNotFoundError
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+_LIVE_WRITERS: Final = ("bus-", "spill-")
+"""How journal writers are called that belong to a run that goes on."""
 
 
 class Origin(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -110,6 +118,11 @@ class RunDir:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    @property
+    def node_name(self) -> str:
+        """Name of a node's private directory of the run, which has its socket and its locks."""
+        return hashlib.blake2b(os.fsencode(self.path.absolute()), digest_size=8).hexdigest()
+
     def sink(self, name: str) -> Path:
         """Directory of what delivery keeps for one sink."""
         return self.path / "sinks" / name
@@ -176,18 +189,65 @@ def find_run(reference: str, state_dir: Path | str = "runs") -> RunDir:
     """Return the run directory for an id below *state_dir*, or for a path.
 
     Raises:
-        RunNotFoundError: naming the places looked at and the runs that are there.
+        RunNotFoundError: naming the places looked at and the runs that are there, or why its directory cannot be read.
     """
     for candidate in (Path(state_dir) / reference, Path(reference)):
-        if (candidate / "journal").is_dir():
-            return RunDir(candidate)
+        try:
+            if _is_run(candidate):
+                return RunDir(candidate)
+        except OSError as error:
+            raise RunNotFoundError(f"run {reference!r}: {str(candidate)!r} cannot be read ({error.strerror or error})") from error
     known = list_runs(state_dir)
     there = f"runs there: {', '.join(run.run_id for run in known[:5])}" if known else "there are no runs there"
     raise RunNotFoundError(f"no run {reference!r} in {str(state_dir)!r}, and no run directory of that path; {there}")
 
 
-def list_runs(state_dir: Path | str = "runs") -> list[RunDir]:
-    """Return the run directories below *state_dir*, newest first."""
-    root = Path(state_dir)
-    runs = [RunDir(entry) for entry in root.iterdir() if (entry / "journal").is_dir()] if root.is_dir() else []
-    return sorted(runs, key=lambda run: run.path.stat().st_mtime, reverse=True)
+def list_runs(state_dir: Path | str = "runs", *, on_unreadable: Callable[[Path, OSError], None] | None = None) -> list[RunDir]:
+    """Return the run directories below *state_dir*, the one that something happened in last first.
+
+    Args:
+        state_dir: it need not exist.
+        on_unreadable: called for what cannot be looked into, another user's run for example; it is left out.
+    """
+    ages: dict[RunDir, float] = {}
+    for entry in sorted(_entries(Path(state_dir))):
+        try:
+            if _is_run(entry):
+                ages[RunDir(entry)] = _last_activity(entry)
+        except OSError as error:
+            if on_unreadable is not None:
+                on_unreadable(entry, error)
+    return sorted(ages, key=lambda run: ages[run], reverse=True)
+
+
+def _entries(root: Path) -> list[Path]:
+    try:
+        return list(root.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_run(path: Path) -> bool:
+    """Whether *path* has a journal.
+
+    Raises:
+        OSError: it may have one, and nobody lets us see.
+    """
+    try:
+        is_run = stat.S_ISDIR((path / "journal").stat().st_mode)
+        if is_run:
+            # Mode 0711, for example: it is there, and its content is not for us.
+            with os.scandir(path / "journal"):
+                pass
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return is_run
+
+
+def _last_activity(path: Path) -> float:
+    """Return when the run in *path* was started or went on: by its record and what ranks and bus processes wrote. Looking at a run,
+    delivering or salvaging it changes everything else, and makes it no newer.
+    """
+    writers = [writer for writer in (path / "journal").iterdir() if writer.name.startswith(_LIVE_WRITERS)]
+    newest = [max(writer.glob("*.seg"), default=writer) for writer in writers]
+    return max((file.stat().st_mtime for file in (path / "run.json", *newest) if file.exists()), default=0.0)

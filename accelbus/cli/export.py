@@ -32,7 +32,7 @@ def export(
 ) -> int:
     """Write every raw event of every rank, one JSON object a line.
 
-    A FILE appears when it is complete. Exit code 1: events in between are missing; what is there was written.
+    A FILE appears when it is complete. Exit code 1: events are missing, or wait in the spool of a rank that is gone; what is there was written.
     """
     from accelbus.cli.progress import Bar
     from accelbus.reader.export import Export
@@ -75,7 +75,11 @@ def _conclude(exported: Export, output: Path | None) -> int:
         print(f"{exported.lines:,} lines in {output}", file=sys.stderr)
     gaps = exported.gaps()
     for rank, events in sorted(gaps.events.items()):
-        print(f"accelbus: rank {rank}: {events:,} events in between are missing", file=sys.stderr)
+        print(f"accelbus: rank {rank}: {events:,} events are missing", file=sys.stderr)
+    for rank, events in sorted(gaps.pending.items()):
+        print(f"accelbus: rank {rank}: {events:,} events are still in its spool; accelbus sync brings them in", file=sys.stderr)
+    for rank, events in sorted(gaps.coming.items()):
+        print(f"accelbus: rank {rank}: {events:,} events are on their way", file=sys.stderr)
     if gaps.undecodable:
         print(f"accelbus: {gaps.undecodable:,} events cannot be decoded by this version", file=sys.stderr)
     if gaps.corrupt:

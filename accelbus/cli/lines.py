@@ -23,7 +23,7 @@ def status_lines(report: Report) -> Iterator[str]:
     """Yield first a line per sink, then one about the run, then what is wrong or odd."""
     yield from (sink_line(sink, report) for sink in report.sinks)
     if not report.sinks:
-        yield f"no trackers; {report.lost_to(None):,} lost, {report.path}"
+        yield "no trackers; " + ", ".join([*_losses(report), report.path])
     yield run_line(report)
     yield from _bounded([f"  ! {problem}" for problem in [*report.problems, *_complaints(report)]])
     yield from _bounded([f"  - {note}" for note in report.notes])
@@ -31,12 +31,12 @@ def status_lines(report: Report) -> Iterator[str]:
 
 def sink_line(sink: SinkReport, report: Report) -> str:
     """Return the line a person wants: how the sink is, how far behind, what is lost, where to look."""
-    parts = [f"{sink.sink}: {_state(sink)}"]
+    parts = [f"{sink.sink}: {_state(sink, report)}"]
     if sink.lag_seconds is not None:
         parts.append(f"lag {sink.lag_seconds:.1f} s")
-    parts.append(f"{report.lost_to(sink):,} lost")
-    if report.faulty:
-        parts.append(f"{report.faulty:,} not kept")
+    parts += _losses(report)
+    if sink.dead_lettered:
+        parts.append(f"{sink.dead_lettered:,} refused")
     if sink.url:
         parts.append(sink.url)
     if sink.state == "owed":
@@ -98,7 +98,12 @@ def _bounded(lines: list[str]) -> Iterator[str]:
         yield f"{lines[0][:3]} and {len(lines) - _LINES:,} more of the kind; --json has them all"
 
 
-def _state(sink: SinkReport) -> str:
+def _losses(report: Report) -> list[str]:
+    """Lost is what is nowhere and nobody meant to leave out; not kept is what its producer has counted instead."""
+    return [f"{report.lost:,} lost", *([f"{report.not_kept:,} not kept"] if report.not_kept else [])]
+
+
+def _state(sink: SinkReport, report: Report) -> str:
     pending = f"{sink.pending:,} to go"
     match sink.state:
         case "up_to_date":
@@ -107,8 +112,12 @@ def _state(sink: SinkReport) -> str:
             return f"finished after {count(sink.restarts, 'restart')}"
         case "finished":
             return "finished"
+        case "owed" if sink.pending:
+            return f"{sink.pending:,} values owed"
+        case "owed" if events := sum(rank.pending for rank in report.ranks):
+            return f"{count(events, 'event')} owed"
         case "owed":
-            return f"{sink.pending:,} values owed" if sink.pending else "delivered, not finished"
+            return "delivered, not finished"
         case "running":
             return f"delivering, {pending}"
         case "starting":

@@ -23,13 +23,14 @@ StateDir: TypeAlias = Annotated[
 DEFAULT_STATE_DIR = Path("runs")
 
 
-def find(run: str | None, state_dir: Path) -> RunDir:
-    """Return the run called *run*, the newest one of *state_dir* when None.
+def find(run: str | None, state_dir: Path, *, verbose: bool = False) -> RunDir:
+    """Return the run called *run*, the newest one of *state_dir* when None; with *verbose* say which ones could not be looked at.
 
     Raises:
         RunNotFoundError: there is none.
     """
     import os
+    import sys
 
     from accelbus.errors import RunNotFoundError
     from accelbus.rundir import RunDir, find_run, list_runs
@@ -37,7 +38,12 @@ def find(run: str | None, state_dir: Path) -> RunDir:
     if run is not None:
         # Absolute, so that `accelbus status .` has a name to show, and commands that are printed work anywhere.
         return RunDir(os.path.abspath(find_run(run, state_dir).path))
-    runs = list_runs(state_dir)
+
+    def say(path: Path, error: OSError) -> None:
+        if verbose:
+            print(f"accelbus: {path} is passed over: {error.strerror or error}", file=sys.stderr)
+
+    runs = list_runs(state_dir, on_unreadable=say)
     if not runs:
         raise RunNotFoundError(f"there are no runs in {str(state_dir)!r}; name one, or say where they are with --state-dir")
     return RunDir(os.path.abspath(runs[0].path))

@@ -28,7 +28,7 @@ def status(
     from accelbus.reader.report import report
 
     keep_readers_quiet()
-    run_dir = find(run, state_dir)
+    run_dir = find(run, state_dir, verbose=verbose)
     with ReadingBar("reading the journal", run_dir) as bar:
         found = report(run_dir, exact=exact, progress=bar.look)
     if as_json:

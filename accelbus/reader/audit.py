@@ -153,7 +153,7 @@ class _Scan:
                 self._values[item.producer] += values
                 self._values_of_rank[item.rank] += values
                 for ledger in self._ledgers:
-                    ledger.meet(item.producer, item.rank, item.seq, values)
+                    ledger.meet(item.producer, item.rank, item.seq, values, item.received_ns)
             elif isinstance(event, RunClosed):
                 self._closed_as = event.status
             elif isinstance(event, RunStart | ProducerJoined):

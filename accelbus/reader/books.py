@@ -34,6 +34,8 @@ class SinkAudit(msgspec.Struct, kw_only=True):
     """Status with which the tracker was finished."""
     owner: str = ""
     """Who delivers now; empty when nobody does."""
+    oldest_ns: int = 0
+    """Receive time of the oldest value in the journal that the sink has not read; 0: it has read them all."""
     last: SinkStatus | None = None
     """What its last supervisor left; the counts in it may be older than the cursor."""
     problems: list[str] = []
@@ -83,11 +85,13 @@ class SinkLedger:
         self._read = {uuid: (_whole_until(info.read), Intervals(info.read)) for uuid, info in (reader.producers if reader else {}).items()}
         self._read_values: Counter[int] = Counter()
 
-    def meet(self, producer: bytes, rank: int, seq: int, values: int) -> None:
+    def meet(self, producer: bytes, rank: int, seq: int, values: int, received_ns: int = 0) -> None:
         """Take note of one event in the journal."""
         read = self._read.get(producer)
         if read is not None and (seq <= read[0] or seq in read[1]):
             self._read_values[rank] += values
+        elif values and not self.audit.oldest_ns:
+            self.audit.oldest_ns = received_ns
 
     def settle(self, journal: dict[int, int]) -> SinkAudit:
         """Return the books, given the values of each rank in the *journal*."""
@@ -110,7 +114,8 @@ class SinkLedger:
             books.delivered, books.dead_lettered = settled.delivered, settled.dead_lettered
             books.filtered += settled.filtered
         accounted = books.delivered + books.filtered + books.superseded + books.dead_lettered
-        books.pending = journal - accounted
+        # Not journal - accounted: what was read and then lost from the journal would hide what is pending, or make it negative.
+        books.pending = journal - self._read_values[rank] + held
         if books.read != accounted + held:
             self._complain(
                 f"rank {rank}: {books.read} values read = {books.delivered} delivered + {held} held + {books.filtered} filtered + "
@@ -127,8 +132,11 @@ class SinkLedger:
             return
         for rank in sorted(said.keys() | found.keys()):
             if said.get(rank, 0) != found.get(rank, 0):
+                said_of, found_of = said.get(rank, 0), found.get(rank, 0)
                 self._complain(
-                    f"rank {rank}: the cursor counts {said.get(rank, 0)} values read, the events it has read hold {found.get(rank, 0)}"
+                    f"rank {rank}: {said_of:,} values were read, and the journal holds only {found_of:,} of them now"
+                    if said_of > found_of
+                    else f"rank {rank}: the cursor counts {said_of} values read, the events it has read hold {found_of}"
                 )
 
     def _complain(self, what: str) -> None:

@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from accelbus.events import FAULTS
 from accelbus.journal.intervals import Range
 from accelbus.reader.snapshot import BusState
 
@@ -130,15 +129,10 @@ class Report(msgspec.Struct, kw_only=True):
         failing = any(sink.state in _FAILING or sink.dead_lettered for sink in self.sinks)
         return not (owed or failing or self.lost or self.dropped or self.problems)
 
-    def lost_to(self, sink: SinkReport | None) -> int:
-        """Return how much of what was logged will never be in *sink*, for whatever reason."""
-        dropped = sum(count for reason, count in self.dropped.items() if reason not in FAULTS)
-        return self.lost + dropped + (sink.dead_lettered if sink is not None else 0)
-
     @property
-    def faulty(self) -> int:
-        """Calls and values that could not be kept for what they were."""
-        return sum(count for reason, count in self.dropped.items() if reason in FAULTS)
+    def not_kept(self) -> int:
+        """What producers counted instead of keeping it, for whatever reason."""
+        return sum(self.dropped.values())
 
 
 __all__ = ["BusReport", "RankReport", "RankValues", "Report", "SinkReport", "SinkState"]

@@ -43,10 +43,12 @@ from accelbus.events import (
 )
 from accelbus.journal.bodies import PendingMetrics
 from accelbus.journal.fills import Fills
-from accelbus.journal.intervals import Intervals
 from accelbus.journal.layout import segment_number
 from accelbus.journal.merge import Item, JournalReader, ReaderState
+from accelbus.journal.producers import ProducerInfo
 from accelbus.media import EXTENSION, spelled_out
+from accelbus.reader.accounts import ProducerAudit, account_for
+from accelbus.reader.evidence import Evidence
 from accelbus.rundir import RunDir
 from accelbus.values.json_lines import json_line
 
@@ -59,15 +61,23 @@ class Progress(NamedTuple):
 
 
 class Gaps(NamedTuple):
-    """Events that should have been there, by rank."""
+    """Events that should have been there, by rank, as far as anybody knows of them."""
 
     events: dict[int, int]
+    """Missing, with everything that could still have them."""
+    pending: dict[int, int]
+    """In the spools of ranks that are gone: a sync or a salvage brings them into the journal."""
+    coming: dict[int, int]
+    """With ranks that live, and on their way."""
     undecodable: int
     corrupt: dict[str, int]
+    is_proved: bool
+    """Every producer that is known has said where its events end, and they are all there: damage cost nothing."""
 
     @property
     def is_whole(self) -> bool:
-        return not (self.events or self.undecodable)
+        """Nothing is missing but what ranks that live have just logged."""
+        return not (self.events or self.pending or self.undecodable or (self.corrupt and not self.is_proved))
 
 
 class Export:
@@ -86,6 +96,8 @@ class Export:
             raise RunNotFoundError(f"{str(run_dir.path)!r} is no run directory: it has no journal")
         self._run_dir = run_dir
         self._tuning = tuning if tuning is not None else from_environment(Tuning)
+        # Before the journal: what is under way is seen at least once.
+        self._evidence = Evidence(run_dir, tuning=self._tuning)
         self._reader = JournalReader(run_dir.journal, tuning=self._tuning)
         self._fills = Fills()
         self._run_id = run_dir.path.resolve().name
@@ -105,14 +117,28 @@ class Export:
         return progress_of(self._run_dir, self._reader.state())
 
     def gaps(self) -> Gaps:
-        """Return what was missing in between, once everything was read."""
-        events: dict[int, int] = {}
-        for info in self._reader.producers.values():
-            seen = Intervals(info.read)
-            if missing := sum(last - first + 1 for first, last in seen.missing(1, seen.highest or 0)):
-                events[info.rank] = events.get(info.rank, 0) + missing
+        """Return what is missing, once everything was read: held against what bus processes and spools say that there should be."""
+        infos = dict(self._reader.producers)
+        for producer, witness in self._evidence.witnesses.items():
+            infos.setdefault(producer, witness.describe())
+        missing: dict[int, int] = {}
+        pending: dict[int, int] = {}
+        coming: dict[int, int] = {}
+        for producer, info in infos.items():
+            found = self._account(producer, info)
+            _add(missing, info.rank, found.lost)
+            _add(coming if found.state == "alive" else pending, info.rank, found.pending)
         statistics = self._reader.statistics()
-        return Gaps(events, statistics.undecodable, statistics.corrupt)
+        is_proved = bool(infos) and not missing and all(info.status for info in infos.values())
+        return Gaps(missing, pending, coming, statistics.undecodable, self._damage(statistics.corrupt), is_proved)
+
+    def _account(self, producer: bytes, info: ProducerInfo) -> ProducerAudit:
+        bus_is_running = self._evidence.snapshot.is_current
+        return account_for(producer, info, self._evidence.of(producer), bus_is_running=bus_is_running, values=0)[0]
+
+    def _damage(self, corrupt: dict[str, int]) -> dict[str, int]:
+        # A row that is being written looks torn.
+        return {reason: count for reason, count in corrupt.items() if not (reason == "torn" and self._evidence.snapshot.is_current)}
 
     def _lines_of(self, items: Sequence[Item]) -> bytes:
         lines = [line for item in items for event in self._events(item) if (line := self._line(item, event)) is not None]
@@ -144,6 +170,11 @@ class Export:
         if item.role not in ("", TRAINER):
             line["role"] = item.role
         return json_line(line, default=_described, names="type" not in line)
+
+
+def _add(events: dict[int, int], rank: int, count: int) -> None:
+    if count:
+        events[rank] = events.get(rank, 0) + count
 
 
 def _time_of(event: Any) -> float:

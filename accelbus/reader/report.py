@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from accelbus.config import Tuning, from_environment
-from accelbus.delivery.status import RankCounts, SinkStatus
+from accelbus.delivery.status import DONE, RankCounts, SinkStatus
 from accelbus.errors import CorruptDataError
 from accelbus.journal.merge import JournalReader
 from accelbus.reader.audit import Audit, audit
 from accelbus.reader.books import RankBooks, SinkAudit, sinks_of
 from accelbus.reader.document import BusReport, RankReport, RankValues, Report, SinkReport, SinkState
-from accelbus.reader.snapshot import ProducerLine, Snapshot, read_snapshot
+from accelbus.reader.snapshot import ProducerLine, Snapshot, find_silent_bus, read_snapshot
 from accelbus.rundir import RunDir, RunRecord
 
 _LIVE = frozenset({"alive", "silent"})
 _NO_LONGER_DELIVERED = frozenset({"stopped", "fenced"})
+_NOT_HERE = frozenset({"waiting", "stopped", "fenced"})
+"""States of a sink that the bus process does not deliver to."""
+_FRESH: Final = 2.5
+"""Seconds for which a worker's word, which comes every second, is of now."""
+_YOUNG: Final = 10.0
+"""Seconds that a run may take to get going: its bus process has to be started."""
+_NO_ROOM: Final = 64 * 1024
+"""Bytes free on a disk that is called full."""
 
 
 def report(
@@ -30,6 +41,8 @@ def report(
     """
     tuning = tuning if tuning is not None else from_environment(Tuning)
     snapshot = read_snapshot(run_dir.status_path, tuning=tuning)
+    if snapshot.bus_state in ("unknown", "gone", "left"):
+        find_silent_bus(run_dir, snapshot, tuning)
     notes: list[str] = []
     record = None
     try:
@@ -39,7 +52,11 @@ def report(
     if snapshot.is_current and not exact and not _has_riddle(snapshot):
         found = _from_bus(run_dir, snapshot, record)
     else:
-        found = _from_journal(run_dir, snapshot, audit(run_dir, tuning=tuning, progress=progress))
+        is_young = record is not None and time.time_ns() - record.created_ns < _YOUNG * 1e9
+        found = _from_journal(
+            run_dir, snapshot, audit(run_dir, tuning=tuning, progress=progress), is_attended=snapshot.is_current or is_young
+        )
+    found.problems = [*found.problems, *_silence(run_dir, snapshot, found)]
     found.project = record.project if record is not None else ""
     found.notes = [*notes, *(note for note in found.notes if not note.startswith("run.json"))]
     return found
@@ -60,8 +77,20 @@ def _bus(snapshot: Snapshot) -> BusReport:
 
 
 def _has_riddle(snapshot: Snapshot) -> bool:
-    """Whether events of producers that ended were never acked: spilled, or lost. Only the journal knows."""
-    return any(line.logged > line.acked and line.state not in _LIVE for line in snapshot.ranks)
+    """Whether only the journal knows: events of producers that ended were never acked, so they are spilled or lost; or a sink is
+    delivered to by somebody else, by nobody, or by a worker that has not reported for a while.
+    """
+    if any(line.logged > line.acked and line.state not in _LIVE for line in snapshot.ranks):
+        return True
+    states = snapshot.sink_states().values()
+    return any(state.state in _NOT_HERE or _silent_seconds(state) > _FRESH for state in states)
+
+
+def _silent_seconds(status: SinkStatus) -> float:
+    """Return for how long a worker that should report has not; 0 when nothing is expected of it, or it never said when."""
+    if not status.reported_ns or status.state in DONE:
+        return 0.0
+    return max(0.0, (time.time_ns() - status.reported_ns) / 1e9)
 
 
 def _from_bus(run_dir: RunDir, snapshot: Snapshot, record: RunRecord | None) -> Report:
@@ -164,8 +193,12 @@ def _values(counts: RankCounts) -> RankValues:
 # From the journal
 
 
-def _from_journal(run_dir: RunDir, snapshot: Snapshot, found: Audit) -> Report:
+def _from_journal(run_dir: RunDir, snapshot: Snapshot, found: Audit, *, is_attended: bool) -> Report:
     ranks = _ranks_of(found, snapshot)
+    waiting = 0 if is_attended else found.pending_events
+    problems = list(found.problems)
+    if waiting and any(rank.pending and rank.state == "alive" for rank in ranks):
+        problems.append(f"{waiting:,} events wait with their ranks; nobody brings them into the run directory")
     return Report(
         run_id=found.run_id,
         path=os.path.abspath(run_dir.path),
@@ -174,13 +207,31 @@ def _from_journal(run_dir: RunDir, snapshot: Snapshot, found: Audit) -> Report:
         source="journal",
         bus=_bus(snapshot),
         ranks=ranks,
-        sinks=[_sink_of_audit(sink, found) for sink in found.sinks.values()],
+        sinks=[_sink_of_audit(sink, found, waiting) for sink in found.sinks.values()],
         lost=found.lost,
         dropped=found.dropped,
         balanced=found.balanced,
-        problems=found.problems,
-        notes=found.notes,
+        problems=problems,
+        notes=[*found.notes, *(note for sink in found.sinks.values() for note in _silence_of_worker(sink))],
     )
+
+
+def _silence(run_dir: RunDir, snapshot: Snapshot, found: Report) -> list[str]:
+    """Return what is wrong when a bus process lives and does not report."""
+    if snapshot.bus_state != "silent":
+        return []
+    who = f"its bus process {snapshot.bus.pid or ''}".rstrip()
+    try:
+        is_full = shutil.disk_usage(run_dir.path).free < _NO_ROOM
+    except OSError:
+        is_full = False
+    why = f"; the disk of {found.path} is full" if is_full else ""
+    return [f"{who} on {snapshot.bus.host} is there and does not report{why}"]
+
+
+def _silence_of_worker(sink: SinkAudit) -> list[str]:
+    seconds = _silent_seconds(sink.last) if sink.owner and sink.last is not None else 0.0
+    return [f"{sink.sink}: its worker has not reported for {seconds:.0f} s"] if seconds > _FRESH else []
 
 
 def _ranks_of(found: Audit, snapshot: Snapshot) -> list[RankReport]:
@@ -210,18 +261,30 @@ def _ranks_of(found: Audit, snapshot: Snapshot) -> list[RankReport]:
     ]
 
 
-def _sink_of_audit(sink: SinkAudit, found: Audit) -> SinkReport:
+def _sink_of_audit(sink: SinkAudit, found: Audit, waiting: int) -> SinkReport:
     last = sink.last or SinkStatus(sink=sink.sink)
     last.sink = sink.sink
-    lag = max(0.0, last.lag_seconds) if sink.owner else None
-    return _sink(last, sink.total, state=_state_of(sink, last, found), owner=sink.owner, lag=lag, ranks=sink.ranks)
+    lag = _lag_of(sink, last) if sink.owner else None
+    return _sink(last, sink.total, state=_state_of(sink, last, found, waiting), owner=sink.owner, lag=lag, ranks=sink.ranks)
 
 
-def _state_of(sink: SinkAudit, last: SinkStatus, found: Audit) -> SinkState:
+def _lag_of(sink: SinkAudit, last: SinkStatus) -> float:
+    """Return the age of the oldest value that is not durable: what the worker said, and what has become of it since."""
+    said = max(0.0, last.lag_seconds)
+    silent = _silent_seconds(last)
+    if silent <= _FRESH or not sink.pending:
+        return said
+    unread = max(0.0, (time.time_ns() - sink.oldest_ns) / 1e9) if sink.oldest_ns else 0.0
+    return round(max(unread, said + silent if said else 0.0), 3)
+
+
+def _state_of(sink: SinkAudit, last: SinkStatus, found: Audit, waiting: int) -> SinkState:
+    """Return how the sink is, *waiting* events being on their way with nobody who brings them in."""
     if sink.owner and last.state not in _NO_LONGER_DELIVERED:
         # Somebody delivers right now, a sync for example, and says how it goes.
-        return last.state
-    if sink.pending:
+        is_behind = sink.pending and _silent_seconds(last) > _FRESH
+        return "running" if last.state == "up_to_date" and (is_behind or waiting) else last.state
+    if sink.pending or waiting:
         return "owed"
     if found.is_closed and sink.finished_as is None:
         # Every value is there, and the tracker still shows the run as running.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -12,6 +13,9 @@ import msgspec
 from accelbus import host
 from accelbus.config import Tuning
 from accelbus.delivery.status import SinkStatus
+from accelbus.errors import ConfigurationError
+from accelbus.recordlock import is_locked
+from accelbus.rundir import RunDir
 
 BusState: TypeAlias = Literal["running", "silent", "left", "gone", "unreachable", "unknown"]
 """running: it reports. silent: its process is there and does not report. left: it ended on its own terms. gone: its process is not
@@ -102,15 +106,46 @@ def read_snapshot(path: Path, *, tuning: Tuning) -> Snapshot:
     return snapshot
 
 
+def find_silent_bus(run_dir: RunDir, snapshot: Snapshot, tuning: Tuning) -> None:
+    """Note in *snapshot* a bus process of this node that lives and could not say so, because the run's disk is full for example."""
+    try:
+        directory = (Path(tuning.socket_dir).absolute() if tuning.socket_dir else host.private_directory()) / run_dir.node_name
+        # One that has just started has yet to report, and one that has said goodbye holds its lock a moment longer.
+        is_silent = time.time() - (directory / "bus.sock").stat().st_mtime > _until_silent(tuning) and is_locked(directory / "bus.lock")
+    except (ConfigurationError, OSError):
+        # Nobody could serve from there either.
+        return
+    if not is_silent or snapshot.age < _until_silent(tuning):
+        return
+    snapshot.bus_state = "silent"
+    snapshot.bus.host = host.name()
+    snapshot.bus.pid = _serving_process(run_dir)
+
+
+def _serving_process(run_dir: RunDir) -> int:
+    """Return the process whose command line says that it serves the run; 0 when that cannot be seen."""
+    wanted = os.fsencode(run_dir.path.absolute())
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"accelbus.aggregator" in arguments and wanted in arguments:
+                return int(entry.name)
+    return 0
+
+
 def _state_of_bus(snapshot: Snapshot, tuning: Tuning) -> BusState:
     if snapshot.state == "left":
         return "left"
-    reports = snapshot.age < _MISSED_REPORTS * max(tuning.status_interval, 0.1)
+    reports = snapshot.age < _until_silent(tuning)
     if snapshot.bus.host != host.name():
         return "running" if reports else "unreachable"
     if not _is_bus_process(snapshot.bus.pid):
         return "gone"
     return "running" if reports else "silent"
+
+
+def _until_silent(tuning: Tuning) -> float:
+    return _MISSED_REPORTS * max(tuning.status_interval, 0.1)
 
 
 def _is_bus_process(pid: int) -> bool:
@@ -125,4 +160,4 @@ def _is_bus_process(pid: int) -> bool:
     return b"accelbus" in command or pid == os.getpid()
 
 
-__all__ = ["BusLine", "BusState", "ProducerLine", "Snapshot", "read_snapshot"]
+__all__ = ["BusLine", "BusState", "ProducerLine", "Snapshot", "find_silent_bus", "read_snapshot"]

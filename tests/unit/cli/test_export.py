@@ -6,7 +6,7 @@ import json
 import os
 import threading
 
-from tests.support.runs import finished_run
+from tests.support.runs import HandRun, finished_run
 
 
 def test_lines_go_to_standard_output(accelbus, tmp_path):
@@ -59,8 +59,56 @@ def test_what_is_missing_in_between_is_said(accelbus, run):
     run.producer().log(9).write(1, 3).write(7, 10)
     printed = accelbus("export", run.path)
     assert printed.code == 1
-    assert printed.err == "accelbus: rank 0: 3 events in between are missing\n"
+    assert printed.err == "accelbus: rank 0: 3 events are missing\n"
     assert len(printed.out.splitlines()) == 7
+
+
+def test_one_flipped_byte_is_never_taken_for_a_whole_run(accelbus, tmp_path):
+    """Wherever it is, also where it takes all there is: what it costs is said, and the exit code is 1."""
+    run = HandRun(tmp_path)
+    producer = run.producer().log(9).end().write()
+    run.write_status(producer, state="left")
+    run.bus.close()
+    (segment,) = run.dir.journal.glob("*/*.seg")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    printed = accelbus("export", run.path)
+    assert (printed.code, printed.out) == (1, "")
+    assert "accelbus: rank 0: 11 events are missing\n" in printed.err
+    run.dir.status_path.unlink()
+    printed = accelbus("export", run.path)
+    assert (printed.code, printed.out) == (1, "")
+    assert "damaged or foreign bytes in the journal" in printed.err
+
+
+def test_events_that_wait_in_a_spool_are_said(accelbus, run):
+    """Their rank is gone: sync or salvage brings them in, export only reads."""
+    producer = run.producer().log(9).write(1, 6)
+    producer.spool(acked=4)
+    printed = accelbus("export", run.path)
+    assert printed.code == 1
+    assert printed.err == "accelbus: rank 0: 4 events are still in its spool; accelbus sync brings them in\n"
+    assert len(printed.out.splitlines()) == 6
+
+
+def test_a_run_that_goes_on_is_exported_as_far_as_it_has_come(accelbus, run):
+    """What its ranks have just logged is on its way, and nothing is wrong."""
+    producer = run.producer(pid=os.getpid()).log(9).write(1, 6)
+    producer.spool(acked=6, alive=True)
+    run.write_status(producer, pid=os.getpid())
+    printed = accelbus("export", run.path)
+    assert (printed.code, printed.err) == (0, "accelbus: rank 0: 4 events are on their way\n")
+    producer.close_spool()
+
+
+def test_damage_that_cost_nothing_is_said_and_no_trouble(accelbus, tmp_path):
+    """Every producer has said where its events end, and they are all there."""
+    run = finished_run(tmp_path)
+    (run.dir.journal / "stranger").mkdir()
+    (run.dir.journal / "stranger" / "00000001.seg").write_bytes(b"not a segment" * 100)
+    printed = accelbus("export", run.path)
+    assert (printed.code, printed.err) == (0, "accelbus: damaged or foreign bytes in the journal were skipped (segment_magic 1)\n")
 
 
 def test_damage_in_the_journal_is_said(accelbus, run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -47,7 +48,7 @@ def test_a_run_that_goes_on_is_a_line_per_sink_and_one_about_the_run(accelbus, r
             1,
         ),
         ({"state": "blocked", "last_error": "quota"}, "jsonl: takes no rows, waiting (quota), 0 to go, lag 0.0 s, 0 lost", 1),
-        ({"state": "running", "ranks": {0: RankCounts(dead_lettered=2)}}, "jsonl: delivering, 0 to go, lag 0.0 s, 2 lost", 1),
+        ({"state": "running", "ranks": {0: RankCounts(dead_lettered=2)}}, "jsonl: delivering, 0 to go, lag 0.0 s, 0 lost, 2 refused", 1),
     ],
 )
 def test_each_state_of_a_sink_has_its_words_and_its_exit_code(accelbus, run, sink, line, code):
@@ -90,7 +91,7 @@ def test_losses_are_named(accelbus, run):
     producer = run.producer().log(9).write(1, 6)
     run.bus.saw(producer, "dead", "killed", dropped={"full": 2, "bad_step": 30})
     printed = accelbus("status", run.path)
-    assert "jsonl: 10 values owed, 6 lost, 30 not kept" in printed.out
+    assert "jsonl: 10 values owed, 4 lost, 32 not kept" in printed.out
     assert "  ! rank 0, attempt 0: 4 of 10 events are lost (numbers 7-10); its process is gone and no spool holds them" in printed.out
     assert "  ! rank 0, attempt 0: not kept: bad_step 30, full 2" in printed.out
     assert "the books do not balance" in printed.out
@@ -141,12 +142,64 @@ def test_a_path_may_be_where_one_stands(accelbus, tmp_path, monkeypatch):
     assert "\nhand: finished" in out
 
 
+def _age(run: HandRun, seconds: int) -> None:
+    """Let everything in *run* look as if it was written so long ago."""
+    then = time.time() - seconds
+    for path in [*run.path.rglob("*"), run.path]:
+        os.utime(path, (then, then))
+
+
 def test_without_a_name_it_is_about_the_newest_run(accelbus, tmp_path):
     """Of the state directory."""
-    for number, name in enumerate(("old", "new", "older")):
-        run = finished_run(tmp_path / "runs", run_id=name)
-        os.utime(run.path, (number and 10**9 + (name == "new"), number and 10**9 + (name == "new")))
+    for name, age in (("old", 300), ("new", 100), ("older", 500)):
+        _age(finished_run(tmp_path / "runs", run_id=name), age)
     assert "\nnew: finished" in accelbus("status").out
+
+
+def test_a_run_gets_no_newer_by_being_looked_at_or_delivered(accelbus, tmp_path):
+    """`accelbus sync OLD` does not make OLD the run that `accelbus status` shows."""
+    old = finished_run(tmp_path / "runs", run_id="old")
+    for run, age in ((old, 300), (finished_run(tmp_path / "runs", run_id="new"), 100)):
+        _age(run, age)
+    old.deliver()
+    old.write("salvage-x", old.producer().frame())
+    old.write_status()
+    assert "\nnew: finished" in accelbus("status").out
+
+
+def test_a_run_that_nobody_lets_us_see_is_passed_over(accelbus, tmp_path, monkeypatch):
+    """Another user's, in a shared state directory; -v says so."""
+    finished_run(tmp_path / "runs", run_id="ours")
+    finished_run(tmp_path / "runs", run_id="theirs")
+    refused = tmp_path / "runs" / "theirs"
+    real_stat = Path.stat
+
+    def guarded(self: Path, **options) -> os.stat_result:
+        if refused in self.absolute().parents:
+            raise PermissionError(13, "Permission denied", str(self))
+        return real_stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", guarded)
+    quiet = accelbus("status")
+    assert "\nours: finished" in quiet.out
+    assert quiet.err == ""
+    assert f"accelbus: {Path('runs/theirs')} is passed over: Permission denied" in accelbus("status", "-v").err
+    named = accelbus("status", "theirs")
+    assert (named.code, named.err) == (2, "accelbus: run 'theirs': 'runs/theirs' cannot be read (Permission denied)\n")
+
+
+def test_what_came_after_the_end_is_not_kept_and_not_lost(accelbus, tmp_path):
+    """Its producer counted it: that is a drop, and the books balance."""
+    run = HandRun(tmp_path)
+    producer = run.producer().log(2).end().write()
+    run.bus.saw(producer, "finished", "finished", dropped={"closed": 3})
+    run.bus.close_run()
+    run.bus.close()
+    run.deliver(finish=True)
+    printed = accelbus("status", run.path)
+    assert printed.out.splitlines()[0] == "jsonl: finished, 0 lost, 3 not kept"
+    assert "the books balance" in printed.out
+    assert printed.code == 1
 
 
 def test_without_any_run_it_says_where_it_looked(accelbus, tmp_path):

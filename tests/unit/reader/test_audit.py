@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -292,6 +293,18 @@ def test_a_cursor_that_read_an_event_and_skipped_its_values_is_found_out(tmp_pat
     write_cursor(run.dir.sink("jsonl"), cursor)
     found = audited(run)
     assert found.problems == ["jsonl, rank 0: the cursor counts 6 values read, the events it has read hold 8"]
+
+
+def test_a_journal_that_was_lost_after_delivery_is_said_and_no_count_is_negative(tmp_path):
+    """Deleted under a live run, for example: what is there now is what can be pending."""
+    run = finished_run(tmp_path, ranks=1, steps=40)
+    run.deliver()
+    shutil.rmtree(run.dir.journal)
+    run.dir.journal.mkdir()
+    run.producer().log(3).write()
+    found = audited(run)
+    assert (found.sinks["jsonl"].ranks[0].pending, found.pending_values) == (6, 6)
+    assert "jsonl, rank 0: 80 values were read, and the journal holds only 0 of them now" in found.problems
 
 
 def test_a_damaged_cursor_owes_everything_again_and_says_so(tmp_path):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import time
 
 import msgspec
 import pytest
 
 from accelbus import host
+from accelbus.client.launch import node_directory
 from accelbus.delivery.ownership import claim
 from accelbus.delivery.status import RankCounts, SinkStatus, write_status
 from accelbus.reader.report import Report, report
 from accelbus.reader.snapshot import read_snapshot
-from tests.support.runs import HandRun, finished_run
+from tests.support.runs import SECOND, HandRun, finished_run
 
 
 def reported(run: HandRun, **options) -> Report:
@@ -166,7 +171,7 @@ def test_dropped_events_dead_letters_and_a_failing_disk_are_trouble(run):
     producer.dropped = {}
     live_status(run, producer, sinks={"jsonl": {"sink": "jsonl", "state": "running", "ranks": {"0": {"dead_lettered": 2}}}})
     found = reported(run)
-    assert (found.lost_to(found.sinks[0]), found.is_fine) == (2, False)
+    assert (found.sinks[0].dead_lettered, found.lost, found.is_fine) == (2, 0, False)
     live_status(run, producer, bus={"pid": os.getpid(), "host": host.name(), "disk_failing": True})
     assert "refuses the journal" in reported(run).problems[0]
 
@@ -175,3 +180,68 @@ def test_a_report_is_plain_data(tmp_path):
     """What `--json` prints can be read back."""
     found = reported(finished_run(tmp_path))
     assert msgspec.json.decode(msgspec.json.encode(found), type=Report) == found
+
+
+@pytest.mark.parametrize("state", ["fenced", "waiting", "stopped"])
+def test_a_sink_that_nobody_delivers_to_is_owed_whatever_the_bus_process_says_of_itself(run, state):
+    """Somebody took over and has left: the run goes on, and its values go nowhere."""
+    producer = run.producer(pid=os.getpid()).log(9).write()
+    live_status(run, producer, sinks={"jsonl": {"sink": "jsonl", "state": state}})
+    found = reported(run)
+    assert (found.source, found.sinks[0].state, found.sinks[0].pending) == ("journal", "owed", 18)
+    assert not found.is_fine
+
+
+def test_the_counts_of_a_worker_that_says_nothing_are_made_from_the_journal(run):
+    """It was stopped: what it owes grows, and so does its lag; its last word stays what it was."""
+    producer = run.producer(pid=os.getpid()).log(4).write()
+    run.deliver()
+    producer.log(5).write(6)
+    last = SinkStatus(sink="jsonl", state="up_to_date", reported_ns=time.time_ns() - 10 * SECOND)
+    live_status(run, producer, sinks={"jsonl": msgspec.to_builtins(last)})
+    lease = claim(run.dir.sink("jsonl"), tuning=run.tuning, purpose="bus")
+    write_status(run.dir.sink("jsonl"), last)
+    found = reported(run)
+    (sink,) = found.sinks
+    assert (sink.state, sink.pending) == ("running", 10)
+    assert sink.lag_seconds is not None
+    assert sink.lag_seconds > 0
+    assert any("has not reported for 10 s" in note for note in found.notes)
+    lease.release()
+
+
+def test_events_that_nobody_takes_are_no_up_to_date_run(run):
+    """A live rank whose bus process is gone: everything that reached the journal is delivered, and the rest waits."""
+    producer = run.producer(pid=os.getpid()).log(9).write(1, 6)
+    run.deliver()
+    producer.spool(acked=6, alive=True)
+    found = reported(run)
+    assert found.sinks[0].state == "owed"
+    assert any("4 events wait" in problem for problem in found.problems)
+    assert not found.is_fine
+    producer.close_spool()
+
+
+def test_a_bus_process_that_lives_and_cannot_write_its_status_is_named(run, monkeypatch):
+    """Its disk is full, so that status.json is old or was never written; the lock on this node says that it is there."""
+    node = host.private_directory() / run.dir.node_name
+    node.mkdir(parents=True, mode=0o700)
+    (node / "bus.sock").touch()
+    os.utime(node / "bus.sock", (1, 1))
+    script = "import sys; from accelbus.recordlock import try_lock; assert try_lock(__import__('pathlib').Path(sys.argv[1])); print('up', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script, str(node / "bus.lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as bus:
+        assert bus.stdout is not None
+        assert bus.stdout.readline() == b"up\n"
+        monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
+        found = reported(run)
+        bus.communicate(b"\n")
+    assert found.bus.state == "silent"
+    assert any("is there and does not report" in problem and "is full" in problem for problem in found.problems)
+    assert not found.is_fine
+    assert reported(run).bus.state == "unknown"
+
+
+def test_the_lock_of_a_bus_process_is_where_ranks_look_for_it(run):
+    """One name for the node's directory of a run, known to both."""
+    host.private_directory().mkdir(exist_ok=True)
+    assert node_directory(run.dir, run.tuning).name == run.dir.node_name
