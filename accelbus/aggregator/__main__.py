@@ -16,6 +16,7 @@ from pathlib import Path
 
 import anyio
 
+from accelbus.aggregator.descriptors import raise_limit, why_too_few
 from accelbus.aggregator.faults import Faults
 from accelbus.aggregator.run import ServedRun
 from accelbus.aggregator.server import BusServer
@@ -30,12 +31,15 @@ _LOCK_PATIENCE = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve one run; 0 also when another process already does."""
+    """Serve one run; 0 also when another process already does, 1 when this one cannot."""
     parser = argparse.ArgumentParser(prog="accelbus.aggregator", description="the bus process of one run on this node")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--node-dir", type=Path, required=True)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    if reason := why_too_few(raise_limit()):
+        _log.error("run %s: %s", options.run_dir.name, reason)
+        return 1
     tuning = from_environment(Tuning)
     while (lock := _take_lock(options.node_dir / "bus.lock")) is not None:
         try:
