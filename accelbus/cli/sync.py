@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ from accelbus.cli.options import DEFAULT_STATE_DIR, Run, StateDir, find, keep_re
 
 if TYPE_CHECKING:
     from accelbus.delivery.status import SinkStatus
-    from accelbus.rundir import RunDir
+    from accelbus.rundir import RunDir, RunRecord
 
 
 def sync(
@@ -34,14 +35,26 @@ def sync(
 
     keep_readers_quiet()
     run_dir = find(run, state_dir)
-    _bring_in(run_dir)
-    sinks = _sinks_to_deliver(run_dir, to, take_over=take_over)
-    if sinks:
-        _deliver(run_dir, sinks, follow=follow, take_over=take_over, timeout=timeout)
+    with _naming(run_dir):
+        _bring_in(run_dir)
+        sinks = _sinks_to_deliver(run_dir, to, take_over=take_over)
+        if sinks:
+            _deliver(run_dir, sinks, follow=follow, take_over=take_over, timeout=timeout)
     found = report(run_dir, exact=True)
     for line in status_lines(found):
         print(line)
     return FINE if found.is_fine else TROUBLE
+
+
+@contextlib.contextmanager
+def _naming(run_dir: RunDir) -> Iterator[None]:
+    """Say where the system refused something, when it does not: a write that fails does not know the name of its file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(run_dir.path)) from error
 
 
 def _bring_in(run_dir: RunDir) -> None:
@@ -87,7 +100,7 @@ def _wanted(run_dir: RunDir, to: list[str] | None) -> list[str]:
     from accelbus.reader.books import sinks_of
     from accelbus.tracking import resolve
 
-    record = run_dir.read_record()
+    record = _record_of(run_dir)
     origins = record.trackers if record is not None else {}
     given = {name for name, origin in origins.items() if origin.path}
     if to:
@@ -106,6 +119,19 @@ def _wanted(run_dir: RunDir, to: list[str] | None) -> list[str]:
             # Not installed on this machine, for example; the others are delivered to.
             print(f"{name}: {error}", file=sys.stderr)
     return sinks
+
+
+def _record_of(run_dir: RunDir) -> RunRecord | None:
+    from accelbus.errors import CorruptDataError
+
+    try:
+        return run_dir.read_record()
+    except CorruptDataError as error:
+        print(
+            f"accelbus: {error}; trackers that were started, or are named with --to, get the project {run_dir.run_id!r} and no arguments",
+            file=sys.stderr,
+        )
+        return None
 
 
 def _deliver(run_dir: RunDir, sinks: list[str], *, follow: bool, take_over: bool, timeout: float | None) -> None:

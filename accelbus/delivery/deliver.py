@@ -10,7 +10,7 @@ from accelbus.config import Tuning, from_environment
 from accelbus.delivery.status import SinkStatus
 from accelbus.delivery.supervisor import Supervisor
 from accelbus.delivery.tender import Notice
-from accelbus.errors import ConfigurationError
+from accelbus.errors import ConfigurationError, CorruptDataError
 from accelbus.rundir import RunDir, RunRecord
 
 Progress = Callable[[Mapping[str, SinkStatus]], None]
@@ -43,9 +43,9 @@ def sync(
     Raises:
         OwnershipError: another process delivers to one of the sinks; names it. Nothing was started.
         ConfigurationError: the run has no sinks and none were named.
-        CorruptDataError: the run's record cannot be read.
+        CorruptDataError: the run's record cannot be read, and no sinks were named. Named ones are delivered to with their defaults.
     """
-    record = run_dir.read_record() or RunRecord(run_id=run_dir.run_id, project=run_dir.run_id)
+    record = _record_of(run_dir, is_needed=sinks is None)
     names = tuple(sinks) if sinks is not None else tuple(sink for sink in record.sinks if _can_be_built(record, sink))
     if not names and record.sinks:
         raise ConfigurationError(
@@ -67,6 +67,16 @@ def sync(
             on_progress=on_progress,
         )
     )
+
+
+def _record_of(run_dir: RunDir, *, is_needed: bool) -> RunRecord:
+    try:
+        record = run_dir.read_record()
+    except CorruptDataError:
+        if is_needed:
+            raise
+        record = None
+    return record or RunRecord(run_id=run_dir.run_id, project=run_dir.run_id)
 
 
 def _can_be_built(record: RunRecord, sink: str) -> bool:

@@ -19,7 +19,7 @@ from accelbus.delivery.channel import Command, WorkerSpec
 from accelbus.delivery.feeder import back_off, describe
 from accelbus.delivery.ownership import Lease, claim
 from accelbus.delivery.process import Worker, WorkerProcess
-from accelbus.delivery.status import DONE, Resolved, SinkStatus, write_status
+from accelbus.delivery.status import DONE, Resolved, SinkStatus, read_status, write_status
 from accelbus.errors import OwnershipError
 from accelbus.rundir import RunDir, RunRecord
 
@@ -118,6 +118,10 @@ class Tender:
         self._lease = await anyio.to_thread.run_sync(
             lambda: claim(self._directory, tuning=self._tuning, purpose=self._purpose, take_over=take_over)
         )
+        # What a person looks for there outlives an owner that is interrupted before its worker has said anything.
+        last = await anyio.to_thread.run_sync(read_status, self._directory)
+        if last is not None and not self.status.url:
+            self.status.url = last.url
 
     async def run(self) -> None:
         """Deliver until there is nothing left to do (with ``stays``: until `stop`)."""

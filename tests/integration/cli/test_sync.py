@@ -157,3 +157,26 @@ def test_a_tracker_that_does_not_start_ends_with_the_timeout(quick_job, accelbus
     assert printed.lines[0].startswith("jsonl: 200 values owed, 0 lost")
     (quick_job.run_dir / "jsonl").unlink()
     assert accelbus("sync", "job").code == 0
+
+
+def test_a_damaged_run_record_keeps_nothing_from_being_delivered(quick_job, accelbus):
+    """It says what is not known any more; the trackers' directories and --to say where to."""
+    quick_job.run(LOG_200, ACCELBUS_MODE="offline")
+    (quick_job.run_dir / "run.json").write_bytes(b"{\x00")
+    nobody = accelbus("sync", "job")
+    assert nobody.code == 2
+    assert "name one with --to" in nobody.err
+    printed = accelbus("sync", "job", "--to", "jsonl")
+    assert printed.code == 0, printed
+    assert "is not a run record" in printed.err
+    assert [row["step"] for row in quick_job.rows()] == list(range(1, 201))
+    assert accelbus("sync", "job").lines[0].startswith("jsonl: finished, 0 lost, ")
+
+
+def test_a_sync_without_time_leaves_what_is_known_of_a_finished_run(quick_job, accelbus):
+    """Where to look, for example."""
+    quick_job.run(LOG_200)
+    line = accelbus("sync", "job").lines[0]
+    assert "metrics.jsonl" in line
+    assert accelbus("sync", "job", "--timeout", "0").lines[0] == line
+    assert accelbus("status", "job").lines[0] == line

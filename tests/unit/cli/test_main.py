@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 import accelbus as package
+from accelbus.delivery.status import SinkStatus, write_status
 from tests.support.runs import finished_run
 
 
@@ -121,3 +123,33 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert export.stderr.read() == b""
     export.stderr.close()
     export.wait()
+
+
+@pytest.mark.parametrize(
+    "locale", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}, {"PYTHONUTF8": "1"}, {"PYTHONIOENCODING": "ascii"}]
+)
+def test_every_path_can_be_printed_in_every_locale(tmp_path, locale):
+    """Also one that is no text at all; the module runs like the script."""
+    root = tmp_path / "l\u00e4ufe-\u4e16"
+    run = finished_run(root, sinks=("jsonl",))
+    run.deliver(finish=True)
+    write_status(run.dir.sink("jsonl"), SinkStatus(sink="jsonl", url="/l\u00e4ufe-\u4e16"))
+    odd = os.fsencode(tmp_path) + b"/\xff"
+    os.rename(root, odd)
+    for path in (odd + b"/hand", b"/nowhere/\xff"):
+        done = subprocess.run(
+            [sys.executable, "-m", "accelbus", "status", path, "-v"], capture_output=True, env={**os.environ, **locale}, check=False
+        )
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        assert done.returncode == (2 if b"nowhere" in path else 0)
+
+
+def test_a_full_disk_is_named(accelbus, tmp_path, monkeypatch):
+    """A write that fails does not know the name of its file."""
+    run = finished_run(tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("accelbus.delivery.deliver.sync", refuse)
+    assert accelbus("sync", run.path) == (1, "", f"accelbus: [Errno 28] No space left on device: '{run.path}'\n")
