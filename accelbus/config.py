@@ -297,6 +297,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """An owner that did not renew for so long may be replaced."""
 
 
+_CLOSE = 0.88
+"""Likeness of names from which one counts as the other misspelt; they share a prefix."""
 _Table = TypeVar("_Table", Settings, Tuning)
 
 
@@ -330,6 +332,14 @@ def from_environment(table: type[_Table], environ: Mapping[str, str] | None = No
     if isinstance(filled, Tuning):
         _check_sizes(filled)
     return filled
+
+
+def misspelt(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return {variable that looks like one of ours: the one it is probably meant to be}."""
+    known = [PREFIX + name.upper() for table in (Settings, Tuning) for name in table.__struct_fields__]
+    unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name not in known)
+    found = {name: difflib.get_close_matches(name.upper(), known, n=1, cutoff=_CLOSE) for name in unknown}
+    return {name: close[0] for name, close in found.items() if close}
 
 
 def _check_sizes(tuning: Tuning) -> None:

@@ -10,7 +10,7 @@ from accelbus.config import Settings, Tuning
 
 
 class Handle(NamedTuple):
-    """Pickles. ``identity`` is None for a disabled run."""
+    """Pickles. ``identity`` may be None for a disabled run."""
 
     settings: Settings
     identity: Identity | None

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Container
 
+import msgspec
+
 from accelbus import tracking
 from accelbus.client.endpoints import check_endpoint
 from accelbus.client.identity import Identity
@@ -34,6 +36,7 @@ def check_settings(settings: Settings, given: Container[str] = ()) -> tuple[str,
         raise ConfigurationError("project is missing: accelbus.init('my-project') or ACCELBUS_PROJECT")
     if settings.resume == "must" and settings.run_id is None:
         raise ConfigurationError("resume='must' needs the run_id of the run to go on with")
+    _check_plain(settings)
     if settings.endpoint is not None:
         check_endpoint(settings.endpoint)
     # An offline run is delivered by `accelbus sync`, perhaps from a machine where more is installed.
@@ -41,6 +44,8 @@ def check_settings(settings: Settings, given: Container[str] = ()) -> tuple[str,
     missing = [name for name in settings.require if name not in sinks]
     if missing:
         raise ConfigurationError(f"require names {missing[0]!r}, which is not in log_with ({', '.join(sinks) or 'none'})")
+    if settings.require and settings.mode != "online":
+        raise ConfigurationError(f"require={settings.require!r} with mode={settings.mode!r}: expected mode='online', nothing is started")
     if settings.config_from is not None:
         _check_config_from(settings.config_from, settings, sinks)
     for setting in ("init_kwargs", "log_kwargs", "sink_options", "inline"):
@@ -50,6 +55,21 @@ def check_settings(settings: Settings, given: Container[str] = ()) -> tuple[str,
     if both := [name for name in settings.require if name in settings.inline]:
         raise ConfigurationError(f"require names {both[0]!r}, which is in inline: expected a tracker with a process of its own")
     return sinks
+
+
+def _check_plain(settings: Settings) -> None:
+    """Everything but the directory is written down, for other processes."""
+    for name in settings.__struct_fields__:
+        value = getattr(settings, name)
+        if name == "dir":
+            continue
+        try:
+            msgspec.json.encode(value)
+            msgspec.msgpack.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ConfigurationError(
+                f"{name}={value!r}: expected plain data: numbers, text in UTF-8, lists and mappings ({error})"
+            ) from error
 
 
 def _check_config_from(tracker: str, settings: Settings, sinks: tuple[str, ...]) -> None:
@@ -67,7 +87,13 @@ def check_resume(settings: Settings, identity: Identity, run_dir: RunDir) -> Non
     Raises:
         ConfigurationError: there is no run to resume, or one although there must not be.
     """
-    there = run_dir.record_path.exists()
+    try:
+        there = run_dir.record_path.exists()
+    except OSError as error:
+        raise ConfigurationError(
+            f"run directory {str(run_dir.path)!r} cannot be looked into ({error.strerror or error}); "
+            "pass another dir= or run_id= (ACCELBUS_DIR, ACCELBUS_RUN_ID), it may be another user's"
+        ) from error
     if settings.resume == "must" and not there:
         raise ConfigurationError(f"resume='must', but there is no run {identity.run_id!r} in {str(run_dir.path.parent)!r}")
     if settings.resume == "never" and there and identity.rank == 0 and identity.restart_count == 0:

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from accelbus import tracking
+from accelbus.client import directory
 from accelbus.client.attach import Handle
-from accelbus.client.checks import check_resume, check_settings
-from accelbus.client.identity import identify
-from accelbus.client.placement import named_from_anywhere
-from accelbus.client.relatives import ancestor_in_place_of
+from accelbus.client.plan import WORKER, make_plan
 from accelbus.client.run import Run
-from accelbus.client.trackers import admit
-from accelbus.config import Settings, Tuning, from_environment
 from accelbus.errors import NotInitializedError
-from accelbus.events import TRAINER
-from accelbus.rundir import RunDir, check_run_id
-from accelbus.values import config_values
+from accelbus.rundir import RunDir
 
-_log = logging.getLogger("accelbus")
-WORKER = "worker"
-"""Role of processes that a rank has started."""
 _current: Run | None = None
 _opened: Counter[str | None] = Counter()
 """{run id, None where it is derived: how often this process has opened it}; every rank opens them in the same order."""
@@ -52,45 +40,33 @@ def init(project: str | None = None, **settings: Any) -> Run:
             waits for these two only.
     """
     global _current  # noqa: PLW0603  the process has one current run
-    log_with, given = tracking.separate(settings.pop("log_with", None))
-    resolved = from_environment(Settings, project=project, log_with=log_with, **settings)
-    tuning = named_from_anywhere(from_environment(Tuning))
-    config = None if resolved.config is None else config_values(resolved.config)
-    if _current is not None:
-        _current.finish()
-    if resolved.mode == "disabled":
-        _current = Run(resolved, None, RunDir(Path(resolved.dir) / (resolved.run_id or "disabled")), tuning=tuning)
-        _current.config.update(config or {})
+    plan = make_plan(project, settings, _opened)
+    if plan.settings.mode == "disabled":
+        finish()
+        _current = Run(plan.settings, plan.identity, plan.run_dir, tuning=plan.tuning)
+        _current.config.update(plan.settings.config or {})
         return _current
-    sinks = check_settings(resolved, given)
-    trackers = admit(resolved, sinks, given)
-    identity = identify(settings=resolved, ordinal=_opened[resolved.run_id])
-    trackers = trackers.in_world_of(identity.world_size)
-    run_dir = RunDir(Path(resolved.dir).absolute() / check_run_id(identity.run_id))
-    check_resume(resolved, identity, run_dir)
-    if resolved.role == TRAINER and (ancestor := ancestor_in_place_of(identity.rank, run_dir.path)) is not None:
-        _log.warning(
-            "process %d, which started this one, is rank %d of run %s: this process joins it as a %s",
-            ancestor,
-            identity.rank,
-            run_dir.run_id,
-            WORKER,
-        )
-        resolved = msgspec.structs.replace(resolved, role=WORKER)
-    run_dir.create()
-    run = Run(resolved, identity, run_dir, trackers=trackers, tuning=tuning)
-    if run.is_main:
-        run_dir.write_record(run.record())
-    run.open()
-    _opened[resolved.run_id] += 1
+    with directory.made(plan.run_dir, is_main=plan.is_main):
+        run = Run(plan.settings, plan.identity, plan.run_dir, trackers=plan.trackers, tuning=plan.tuning)
+        # Not before all that can be wrong was looked at: a mistaken call must not end the run that is there.
+        finish()
+        if plan.is_main:
+            directory.write_record(plan.run_dir, run.record())
+        run.open()
+    _opened[plan.settings.run_id] += 1
     _current = run
+    _start(run)
+    return run
+
+
+def _start(run: Run) -> None:
+    config = run.settings.config
     run.config.update(config or {})
     if config is not None and run.is_main:
         run.log_config(config)
-    if (resolved.require or resolved.config_from) and resolved.mode == "online":
+    if (run.settings.require or run.settings.config_from) and run.settings.mode == "online":
         run.wait_for_required()
     run.start_recording()
-    return run
 
 
 def attach(run: Run | Handle | None = None, *, role: str = WORKER) -> Run:
@@ -112,7 +88,7 @@ def attach(run: Run | Handle | None = None, *, role: str = WORKER) -> Run:
     handle = source.handle() if isinstance(source, Run) else source
     settings = msgspec.structs.replace(handle.settings, role=role, config=None)
     attached = Run(settings, handle.identity, RunDir(handle.dir), trackers=handle.trackers, tuning=handle.tuning)
-    if handle.identity is not None:
+    if handle.identity is not None and settings.mode != "disabled":
         attached.open(signals=False)
     _current = attached
     return attached

@@ -74,7 +74,8 @@ class Faults:
     def blame_all(self, faults: Iterable[Fault]) -> None:
         """Count each of the value model's *faults*."""
         for fault in faults:
-            self.blame(fault.reason, fault.key, fault.detail)
+            # Without a key it is about the argument as a whole.
+            self.blame(fault.reason, "values" if fault.reason == "bad_values" and not fault.key else fault.key, fault.detail)
 
     def dropped(self) -> dict[str, int]:
         """Return {reason: count}."""

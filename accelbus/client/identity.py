@@ -108,6 +108,26 @@ def identify(environ: Mapping[str, str] | None = None, *, settings: Settings, or
     )
 
 
+def bystander(environ: Mapping[str, str] | None = None, *, settings: Settings) -> Identity:
+    """Return who this process would be, for a run that is disabled: its rank is right, its launch is none. Touches no file.
+
+    Raises:
+        ConfigurationError: the environment contradicts itself.
+    """
+    ranks = ranks_of({variable: value for variable, value in (os.environ if environ is None else environ).items() if value})
+    return Identity(
+        run_id=settings.run_id or "disabled",
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        local_rank=ranks.local_rank,
+        local_world_size=ranks.local_world_size,
+        host=host.name(),
+        launcher=ranks.launcher,
+        launch=bytes(16),
+        restart_count=0,
+    )
+
+
 def _unknown(ranks: Ranks) -> str:
     where = "on several nodes" if ranks.one_node is False else "and neither LOCAL_WORLD_SIZE nor LOCAL_RANK to say whether on one node"
     return (

@@ -20,7 +20,7 @@ from accelbus.rundir import RunDir, RunRecord
 
 
 class Introduction:
-    """One producer of one run. Without an identity it is a disabled run, and no producer."""
+    """One producer of one run; a disabled run has none."""
 
     def __init__(self, run_dir: RunDir, settings: Settings, identity: Identity | None, trackers: Trackers) -> None:
         self.run_dir = run_dir
@@ -63,7 +63,7 @@ class Introduction:
             spool: its path.
         """
         identity = self.identity
-        if identity is None:
+        if identity is None or self.settings.mode == "disabled":
             raise NotInitializedError("a disabled run has no producer")
         return control.Hello(
             producer=self.producer,

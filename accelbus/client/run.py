@@ -177,7 +177,7 @@ class Run(MediaMethods, StatementMethods):
             ConfigurationError: *unwrap*, and the live object lives elsewhere; names the ways that work.
         """
         name = str(getattr(name, "value", name))  # Accelerate's LoggerType is an enum
-        if name not in self.sinks and self._state != "disabled":
+        if name not in self.sinks and self.settings.mode != "disabled":
             raise UnknownTrackerError(f"this run has no tracker {name!r} (it has: {', '.join(self.sinks) or 'none'})")
         if not unwrap:
             return TrackerProxy(self, name)
@@ -255,11 +255,13 @@ class Run(MediaMethods, StatementMethods):
         return self._introduction.trackers.sink_of(name, self.rank)
 
     def url(self, sink: str) -> str | None:
-        """Return where *sink* shows this run, None while that is not known.
+        """Return where *sink* shows this run, None while that is not known, and always for a disabled run.
 
         Raises:
             ConfigurationError: the run has no such sink.
         """
+        if self.settings.mode == "disabled":
+            return None
         if sink not in self.sinks:
             raise ConfigurationError(f"this run has no tracker {sink!r} (it has: {', '.join(self.sinks) or 'none'})")
         return url_of(sink, self.sink_of(sink), session=self._session, run_dir=self._run_dir)

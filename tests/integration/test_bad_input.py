@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +40,31 @@ REFUSED = {
     ),
     "reduction nobody knows": ("reduce={'*': 'median'}", "ConfigurationError", ["median"]),
     "config that is none": ("config=[1, 2]", "ConfigurationError", ["[1, 2]"]),
+    "required without anybody to start it": (
+        "require=['jsonl'], mode='offline'",
+        "ConfigurationError",
+        ["require=('jsonl',)", "'offline'", "'online'"],
+    ),
+    "arguments that cannot be written down": (
+        "init_kwargs={'jsonl': {'a': object()}}",
+        "ConfigurationError",
+        ["init_kwargs=", "plain data"],
+    ),
+    "number that cannot be written down": ("init_kwargs={'jsonl': {'a': 2**70}}", "ConfigurationError", ["init_kwargs=", "plain data"]),
+    "name that is no text": ("name='a' + chr(0xd800)", "ConfigurationError", ["name='a\\ud800'", "UTF-8"]),
+    "project that is no text": ("'a' + chr(0xd800)", "ConfigurationError", ["project='a\\ud800'", "UTF-8"]),
+    "tag that is no text": ("tags=['a' + chr(0xd800)]", "ConfigurationError", ["tags=", "UTF-8"]),
+    "directory that is no text": (
+        "dir=os.environ['ROOT'] + '/' + os.fsdecode(b'\\xff')",
+        "ConfigurationError",
+        ["dir=", "\\udcff", "UTF-8"],
+    ),
+    "directory with a null": ("dir='a' + chr(0) + 'b'", "ConfigurationError", ["dir='a\\x00b'", "null"]),
+    "directory with too long a name": (
+        "dir=os.environ['ROOT'] + '/' + 'a' * 300",
+        "ConfigurationError",
+        ["aaaa", "too long", "ACCELBUS_DIR"],
+    ),
     "directory that is a file": ("dir=os.environ['ROOT'] + '/script0.py'", "ConfigurationError", ["cannot be written", "ACCELBUS_DIR"]),
 }
 
@@ -86,6 +112,140 @@ def test_a_wrong_variable_is_named_like_a_wrong_argument(quick_job: Job) -> None
     (rank,) = quick_job.run("accelbus.init()", ACCELBUS_PROJECT="")
     assert "project is missing" in rank.stderr
     assert "ACCELBUS_PROJECT" in rank.stderr
+
+
+@script(
+    """
+        good = accelbus.init()
+        good.log({"loss": 0.5}, step=0)
+        for wrong in (
+            {"resume": "never"}, {"resume": "must", "run_id": "nothing"}, {"dir": os.environ["ROOT"] + "/script0.py"}, {"require": ["nobody"]},
+            {"run_id": "a b"}, {"endpoint": "foo://bar"}, {"log_with": "nobody"}, {"config": 3}, {"mode": "on"}, {"mode": "disabled", "tags": 3},
+        ):
+            try:
+                accelbus.init(**wrong)
+            except accelbus.ConfigurationError:
+                assert accelbus.run is good, wrong
+            else:
+                raise AssertionError(wrong)
+        accelbus.log({"loss": 1.5}, step=1)
+        assert accelbus.finish()
+    """
+)
+def test_a_second_init_that_is_wrong_does_not_end_the_run(done: Job) -> None:
+    """It is a mistake in a cell or a helper; the run that is there goes on."""
+    done.check({("loss", 0): 0.5, ("loss", 1): 1.5}, status="finished")
+
+
+FULL = """
+import errno
+from accelbus import durable, rundir
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def refused(**arguments):
+    try:
+        accelbus.init(**arguments)
+    except accelbus.ConfigurationError as error:
+        say(str(error))
+    else:
+        raise AssertionError(arguments)
+"""
+
+
+@script(
+    FULL
+    + """
+import pathlib
+write = pathlib.Path.write_bytes
+pathlib.Path.write_bytes = full
+refused()
+pathlib.Path.write_bytes = write
+rundir.write_atomically = full
+refused()
+assert not os.path.exists(os.environ["ACCELBUS_DIR"])
+os.makedirs(os.environ["ACCELBUS_DIR"] + "/other")
+refused()
+assert os.listdir(os.environ["ACCELBUS_DIR"]) == ["other"]
+"""
+)
+def test_a_full_disk_at_init_is_named_and_leaves_nothing(done: Job) -> None:
+    """Not a run directory without a record, which every reader would have to explain."""
+    (rank,) = done.ranks
+    for line in rank.lines:
+        assert "No space left" in line
+        assert str(done.run_dir) in line
+        assert "ACCELBUS_DIR" in line
+    assert len(rank.lines) == 3
+
+
+@script(
+    FULL
+    + """
+for place in ("", "/journal", "/sinks", "/logs"):
+    run = f"{os.environ['ACCELBUS_DIR']}/{place.strip('/')}x"
+    for name in ("journal", "sinks", "logs"):
+        os.makedirs(f"{run}/{name}")
+        os.chmod(f"{run}/{name}", 0o777)
+    os.chmod(run, 0o777)
+    os.chmod(run + place, 0o500)
+os.makedirs(os.environ["ACCELBUS_DIR"] + "/others")
+os.chmod(os.environ["ACCELBUS_DIR"] + "/others", 0o700)
+os.chmod(os.environ["ROOT"], 0o755)
+os.chmod(os.environ["ACCELBUS_DIR"], 0o755)
+import accelbus.client.current
+access = os.access
+os.access = lambda place, mode: access(place, mode, effective_ids=True)
+os.setresuid(0, 65534, 0)
+for run in ("x", "journalx", "sinksx", "logsx", "others"):
+    refused(run_id=run)
+os.setresuid(0, 0, 0)
+"""
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can play somebody else")
+def test_a_run_of_somebody_else_is_an_error_at_init_that_names_it(done: Job) -> None:
+    """Wherever in the directory nothing can be written."""
+    (rank,) = done.ranks
+    for line, run in zip(rank.lines, ("x", "journalx", "sinksx", "logsx", "others"), strict=True):
+        assert f"{done.runs}/{run}" in line
+        assert "ermission denied" in line
+
+
+@script(
+    FULL
+    + """
+import accelbus.client.current
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir("../gone")
+refused(dir="here")
+run = accelbus.init()
+run.log({"loss": 0.5}, step=0)
+run.finish()
+"""
+)
+def test_a_working_directory_that_is_gone_matters_only_to_relative_paths(done: Job) -> None:
+    """A notebook's kernel may outlive its folder."""
+    (rank,) = done.ranks
+    assert "dir='here'" in rank.lines[0]
+    done.check({("loss", 0): 0.5}, status="finished")
+
+
+@script(
+    """
+        run = accelbus.init()
+        run.log([1], step=0)
+        run.finish()
+    """,
+    ACCELBUS_LOGWITH="wandb",
+    ACCELBUS_MINE="1",
+)
+def test_a_variable_that_is_misspelt_is_named(done: Job) -> None:
+    """With what it is probably meant to be; what is not like any of ours is somebody's own."""
+    (rank,) = done.ranks
+    assert rank.stderr.count("ACCELBUS_LOGWITH") == 1, rank.stderr
+    assert "is it ACCELBUS_LOG_WITH?" in rank.stderr
+    assert "ACCELBUS_MINE" not in rank.stderr
+    assert "bad_values ('values')" in rank.stderr
 
 
 # {call: what is dropped by it}

@@ -134,3 +134,61 @@ def test_the_environment_is_left_as_it_was(done: Job) -> None:
     (rank,) = done.ranks
     assert rank.lines == []
     done.check({("loss", 0): 0.0}, status="finished")
+
+
+@script(
+    """
+from argparse import Namespace
+from dataclasses import dataclass
+@dataclass
+class Inner:
+    width: int = 3
+@dataclass
+class Config:
+    lr: float = 0.5
+    inner: Inner = Inner
+seen = []
+for number, config in enumerate(({1: "a", "b": {2: 3}}, Namespace(lr=0.5), Config(inner=Inner()), {"path": __import__("pathlib").Path("/a")})):
+    given = accelbus.init(run_id=f"given{number}", config=config, mode="offline")
+    given.finish()
+    logged = accelbus.init(run_id=f"logged{number}", mode="offline")
+    logged.log_config(config)
+    logged.finish()
+    assert given.config == logged.config != {}, (given.config, logged.config)
+    disabled = accelbus.init(config=config, mode="disabled")
+    assert disabled.config == given.config
+run = accelbus.init()
+"""
+    + LOG
+)
+def test_init_takes_any_configuration_that_log_config_takes(done: Job) -> None:
+    """Keys that are no text, namespaces, dataclasses, in every mode."""
+    done.check(LOSSES, status="finished")
+
+
+@script(
+    """
+import threading
+sides = set(os.listdir("."))
+run = accelbus.init(mode="disabled", log_with="jsonl")
+say(f"{run.rank} {run.is_main} {run.id}")
+for where in (run, run.get_tracker("jsonl"), accelbus.attach(run)):
+    where.log({"loss": 1.0}, step=0)
+assert run.url("jsonl") is None
+assert run.get_tracker("jsonl").url is None
+import pickle
+inert = pickle.loads(pickle.dumps(run))
+assert (inert.rank, inert.url("jsonl")) == (run.rank, None)
+inert.get_tracker("jsonl").log({"loss": 1.0})
+assert run.finish()
+assert run.url("jsonl") is None
+assert run.statistics().logged == 0
+assert threading.active_count() == 1
+assert set(os.listdir(".")) == sides
+assert not os.listdir(os.environ["ACCELBUS_SOCKET_DIR"])
+""",
+    ranks=4,
+)
+def test_a_disabled_run_knows_its_rank_and_does_nothing(done: Job) -> None:
+    """A script that asks whose turn it is, and where its curves are, works as it does online."""
+    assert [rank.lines for rank in done.ranks] == [[f"{number} {number == 0} job"] for number in range(4)]
