@@ -25,6 +25,8 @@ _NOT_HERE = frozenset({"waiting", "stopped", "fenced"})
 """States of a sink that the bus process does not deliver to."""
 _FRESH: Final = 2.5
 """Seconds for which a worker's word, which comes every second, is of now."""
+_SILENT: Final = 5.0
+"""Seconds after which a worker that says nothing is spoken of; what it says is written down every two seconds."""
 _YOUNG: Final = 10.0
 """Seconds that a run may take to get going: its bus process has to be started."""
 _NO_ROOM: Final = 64 * 1024
@@ -49,7 +51,7 @@ def report(
         record = run_dir.read_record()
     except (CorruptDataError, OSError) as error:
         notes.append(f"run.json cannot be read ({error})")
-    if snapshot.is_current and not exact and not _has_riddle(snapshot):
+    if snapshot.is_current and not exact and not _has_riddle(snapshot, tuning):
         found = _from_bus(run_dir, snapshot, record)
     else:
         is_young = record is not None and time.time_ns() - record.created_ns < _YOUNG * 1e9
@@ -76,21 +78,25 @@ def _bus(snapshot: Snapshot) -> BusReport:
 # While the bus process reports
 
 
-def _has_riddle(snapshot: Snapshot) -> bool:
+def _has_riddle(snapshot: Snapshot, tuning: Tuning) -> bool:
     """Whether only the journal knows: events of producers that ended were never acked, so they are spilled or lost; or a sink is
     delivered to by somebody else, by nobody, or by a worker that has not reported for a while.
     """
     if any(line.logged > line.acked and line.state not in _LIVE for line in snapshot.ranks):
         return True
-    states = snapshot.sink_states().values()
-    return any(state.state in _NOT_HERE or _silent_seconds(state) > _FRESH for state in states)
+    fresh = _FRESH * max(1.0, tuning.status_interval)
+    if snapshot.age > fresh:
+        return True
+    return any(state.state in _NOT_HERE or _silent_seconds(state, snapshot) > fresh for state in snapshot.sink_states().values())
 
 
-def _silent_seconds(status: SinkStatus) -> float:
+def _silent_seconds(status: SinkStatus, snapshot: Snapshot) -> float:
     """Return for how long a worker that should report has not; 0 when nothing is expected of it, or it never said when."""
     if not status.reported_ns or status.state in DONE:
         return 0.0
-    return max(0.0, (time.time_ns() - status.reported_ns) / 1e9)
+    # What the bus process says of it is as old as that word, which is no silence of the worker.
+    until_ns = snapshot.updated_ns if status.sink in snapshot.sinks else time.time_ns()
+    return max(0.0, (until_ns - status.reported_ns) / 1e9)
 
 
 def _from_bus(run_dir: RunDir, snapshot: Snapshot, record: RunRecord | None) -> Report:
@@ -195,6 +201,7 @@ def _values(counts: RankCounts) -> RankValues:
 
 def _from_journal(run_dir: RunDir, snapshot: Snapshot, found: Audit, *, is_attended: bool) -> Report:
     ranks = _ranks_of(found, snapshot)
+    _hear_bus(found, snapshot)
     waiting = 0 if is_attended else found.pending_events
     problems = list(found.problems)
     if waiting and any(rank.pending and rank.state == "alive" for rank in ranks):
@@ -212,7 +219,7 @@ def _from_journal(run_dir: RunDir, snapshot: Snapshot, found: Audit, *, is_atten
         dropped=found.dropped,
         balanced=found.balanced,
         problems=problems,
-        notes=[*found.notes, *(note for sink in found.sinks.values() for note in _silence_of_worker(sink))],
+        notes=[*found.notes, *(note for sink in found.sinks.values() for note in _silence_of_worker(sink, snapshot))],
     )
 
 
@@ -229,9 +236,17 @@ def _silence(run_dir: RunDir, snapshot: Snapshot, found: Report) -> list[str]:
     return [f"{who} on {snapshot.bus.host} is there and does not report{why}"]
 
 
-def _silence_of_worker(sink: SinkAudit) -> list[str]:
-    seconds = _silent_seconds(sink.last) if sink.owner and sink.last is not None else 0.0
-    return [f"{sink.sink}: its worker has not reported for {seconds:.0f} s"] if seconds > _FRESH else []
+def _hear_bus(found: Audit, snapshot: Snapshot) -> None:
+    """Take what the bus process says of its sinks for the last word, where nobody else has said more since."""
+    for name, status in snapshot.sink_states().items():
+        sink = found.sinks.get(name)
+        if sink is not None and (sink.last is None or sink.last.reported_ns < status.reported_ns):
+            sink.last = status
+
+
+def _silence_of_worker(sink: SinkAudit, snapshot: Snapshot) -> list[str]:
+    seconds = _silent_seconds(sink.last, snapshot) if sink.owner and sink.last is not None else 0.0
+    return [f"{sink.sink}: its worker has not reported for {seconds:.0f} s"] if seconds > _SILENT else []
 
 
 def _ranks_of(found: Audit, snapshot: Snapshot) -> list[RankReport]:
@@ -271,19 +286,19 @@ def _sink_of_audit(sink: SinkAudit, found: Audit, waiting: int) -> SinkReport:
 def _lag_of(sink: SinkAudit, last: SinkStatus) -> float:
     """Return the age of the oldest value that is not durable: what the worker said, and what has become of it since."""
     said = max(0.0, last.lag_seconds)
-    silent = _silent_seconds(last)
-    if silent <= _FRESH or not sink.pending:
+    age = max(0.0, (time.time_ns() - last.reported_ns) / 1e9) if last.reported_ns else 0.0
+    if age <= _FRESH or not sink.pending:
         return said
     unread = max(0.0, (time.time_ns() - sink.oldest_ns) / 1e9) if sink.oldest_ns else 0.0
-    return round(max(unread, said + silent if said else 0.0), 3)
+    return round(max(unread, said + age if said else 0.0), 3)
 
 
 def _state_of(sink: SinkAudit, last: SinkStatus, found: Audit, waiting: int) -> SinkState:
     """Return how the sink is, *waiting* events being on their way with nobody who brings them in."""
     if sink.owner and last.state not in _NO_LONGER_DELIVERED:
         # Somebody delivers right now, a sync for example, and says how it goes.
-        is_behind = sink.pending and _silent_seconds(last) > _FRESH
-        return "running" if last.state == "up_to_date" and (is_behind or waiting) else last.state
+        is_old = last.reported_ns and time.time_ns() - last.reported_ns > _FRESH * 1e9
+        return "running" if last.state == "up_to_date" and ((sink.pending and is_old) or waiting) else last.state
     if sink.pending or waiting:
         return "owed"
     if found.is_closed and sink.finished_as is None:

@@ -210,6 +210,19 @@ def test_the_counts_of_a_worker_that_says_nothing_are_made_from_the_journal(run)
     lease.release()
 
 
+def test_a_word_that_is_some_seconds_old_is_checked_against_the_journal(run):
+    """The bus process may be stopped, or its disk be full; that its workers say nothing is not said, they may well have."""
+    producer = run.producer(pid=os.getpid()).log(9).write()
+    now = time.time_ns()
+    last = SinkStatus(sink="jsonl", state="up_to_date", reported_ns=now - 7 * SECOND)
+    live_status(run, producer, age=6.5, sinks={"jsonl": msgspec.to_builtins(last)})
+    lease = claim(run.dir.sink("jsonl"), tuning=run.tuning, purpose="bus")
+    found = reported(run)
+    assert (found.source, found.bus.state, found.sinks[0].state, found.sinks[0].pending) == ("journal", "running", "running", 18)
+    assert found.notes == []
+    lease.release()
+
+
 def test_events_that_nobody_takes_are_no_up_to_date_run(run):
     """A live rank whose bus process is gone: everything that reached the journal is delivered, and the rest waits."""
     producer = run.producer(pid=os.getpid()).log(9).write(1, 6)
