@@ -175,6 +175,10 @@ class Roster:
             write_atomically(self._path, msgspec.json.encode(_Kept(list(self.members.values()))))
             self._changed = False
 
+    def forget_saved(self) -> None:
+        """The file is gone: `save` writes it whether or not something changes."""
+        self._changed = True
+
     def snapshot(self) -> list[dict[str, Any]]:
         """Return what ``status.json`` says of the producers."""
         now = time.monotonic()

@@ -13,6 +13,7 @@ from accelbus.aggregator.attendance import Attendance
 from accelbus.aggregator.deliverer import Deliverer
 from accelbus.aggregator.detector import FailureDetector
 from accelbus.aggregator.faults import Faults
+from accelbus.aggregator.home import Home
 from accelbus.aggregator.intake import Intake
 from accelbus.aggregator.ledger import Ledger
 from accelbus.aggregator.lifetime import Lifetime
@@ -58,6 +59,7 @@ class ServedRun:
         self._reporter = Reporter(
             run_dir, ledger=ledger, roster=roster, peers=peers, deliverer=deliverer, lifetime=lifetime, faults=faults, tuning=tuning
         )
+        self._home = Home(run_dir, ledger, roster, lifetime, tuning=tuning, notify=self._notices.add)
         self.intake = Intake(ledger, roster, peers, attendance, lifetime)
         """Takes the frames of its producers."""
 
@@ -111,7 +113,9 @@ class ServedRun:
     async def _deliver(self) -> None:
         record = await self._settings.wait(lambda: self._lifetime.is_closed)
         self._ledger.ack_after_sync = record.durability == "disk" or host.is_on_network(self._run_dir.path)
-        await self._deliverer.run(record)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._home.keep, record)
+            await self._deliverer.run(record)
 
     # What producers say
 

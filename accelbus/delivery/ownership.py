@@ -53,17 +53,21 @@ class Lease:
         return self.owner.generation
 
     def is_held(self) -> bool:
-        """Return whether no newer generation exists."""
+        """Return whether nobody else has claimed the sink since."""
         return is_newest(self._directory, self.generation)
 
     def renew(self) -> bool:
-        """Keep the lease from expiring. False: a newer owner is there, stop delivering.
+        """Keep the lease from expiring, and write it again if somebody deleted it. False: there is another owner, stop delivering.
 
         Raises:
             OSError: the lease could not be written; it expires if that goes on.
         """
         if not self.is_held():
             return False
+        if not _newest(self._directory):
+            generations = self._directory / "generations"
+            generations.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _create(generations / str(self.generation), self.owner)
         _write_owner(self._directory, self.owner)
         return True
 
@@ -127,8 +131,8 @@ def is_live(directory: Path, owner: Owner, *, tuning: Tuning) -> bool:
 
 
 def is_newest(directory: Path, generation: int) -> bool:
-    """Return whether *generation* owns the sink."""
-    return _newest(directory) == generation
+    """Return whether *generation* owns the sink. Where nobody's claim is left, somebody has deleted them: nobody took over."""
+    return _newest(directory) in (generation, 0)
 
 
 def _newest(directory: Path) -> int:

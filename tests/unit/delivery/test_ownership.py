@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import threading
 import time
 
@@ -61,6 +62,27 @@ class TestClaim:
         assert new.generation == 2
         assert not old.is_held()
         assert new.is_held()
+
+    def test_a_lease_that_was_deleted_is_still_held_and_is_written_again(self, tmp_path):
+        """Whoever deletes the directory takes nothing over; others are kept out as before."""
+        directory = tmp_path / "sink"
+        lease = claim(directory, tuning=TUNING, purpose="bus")
+        shutil.rmtree(directory)
+        assert lease.is_held()
+        assert lease.renew()
+        assert read_owner(directory) == lease.owner
+        with pytest.raises(OwnershipError, match=f"bus process {os.getpid()}"):
+            claim(directory, tuning=TUNING, purpose="sync")
+
+    def test_a_lease_is_lost_to_whoever_claims_after_it_was_deleted(self, tmp_path):
+        """Although their numbers begin from one again: at most one delivers."""
+        claim(tmp_path / "sink", tuning=TUNING, purpose="bus").release()
+        old = claim(tmp_path / "sink", tuning=TUNING, purpose="bus")
+        shutil.rmtree(tmp_path / "sink")
+        new = claim(tmp_path / "sink", tuning=TUNING, purpose="sync")
+        assert new.generation < old.generation
+        assert not old.renew()
+        assert new.renew()
 
     def test_an_owner_whose_process_is_gone_is_replaced_at_once(self, tmp_path):
         """On the same host nobody waits for a lease to expire."""
