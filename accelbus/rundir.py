@@ -120,8 +120,10 @@ class RunDir:
 
     @property
     def node_name(self) -> str:
-        """Name of a node's private directory of the run, which has its socket and its locks."""
-        return hashlib.blake2b(os.fsencode(self.path.absolute()), digest_size=8).hexdigest()
+        """Name of a node's private directory of the run, which has its socket and its locks; the same for every name of the run's
+        directory: ranks may come to it through links.
+        """
+        return hashlib.blake2b(os.fsencode(os.path.realpath(self.path)), digest_size=8).hexdigest()
 
     def sink(self, name: str) -> Path:
         """Directory of what delivery keeps for one sink."""

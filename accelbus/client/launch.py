@@ -6,7 +6,6 @@ that start at the same instant end as one. Both locks are record locks: they go 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import subprocess
@@ -38,7 +37,7 @@ def node_directory(run_dir: RunDir, tuning: Tuning) -> Path:
         ConfigurationError: no directory that is ours can be made; says what is wrong and what to do.
     """
     base = _own_directory(tuning.socket_dir) if tuning.socket_dir else host.private_directory()
-    directory = base / hashlib.blake2b(os.fsencode(run_dir.path.absolute()), digest_size=8).hexdigest()
+    directory = base / run_dir.node_name
     directory.mkdir(mode=0o700, exist_ok=True)
     return directory
 

@@ -190,3 +190,27 @@ def test_events_that_come_while_a_tracker_is_being_finished_are_delivered(quick_
     (out / "may_finish").touch()
     quick_job.check({("loss", step): 3.0 for step in range(10)} | {("old", 5): 1.0}, status="finished")
     assert '"old": 1.0' in (out / "durable.jsonl").read_text()
+
+
+def test_ranks_that_name_the_directory_differently_share_one_bus_process(quick_job: Job) -> None:
+    """One of them comes through a link: it is the same run, and one process merges it."""
+    quick_job.runs.mkdir()
+    (quick_job.root / "link").symlink_to(quick_job.runs)
+    ranks = quick_job.start(
+        """
+        by = "link" if os.environ["RANK"] == "1" else "runs"
+        os.environ["ACCELBUS_DIR"] = os.path.join(os.environ["ROOT"], by)
+        """
+        + LOG_TEN.replace("\n", "\n        ")
+        + """
+        wait_for(os.environ["ROOT"] + "/seen")
+        run.finish()
+        """,
+        ranks=2,
+    )
+    quick_job.wait_for_ranks(2)
+    assert len(list(quick_job.sockets.iterdir())) == 1
+    quick_job.signal_file("seen")
+    for rank in ranks:
+        assert rank.wait() == 0, rank.stderr
+    quick_job.check({("loss", step): 1.5 for step in range(10)}, status="finished")
