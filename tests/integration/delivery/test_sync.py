@@ -229,7 +229,8 @@ class TestOwners:
 
     async def test_taking_over_ends_the_other_worker(self, tmp_path):
         """The older owner is fenced until the sink is let go, and not for as long as a lease lasts; together they deliver everything, and nothing
-        twice."""
+        twice.
+        """
         run = Run(tmp_path, "ExactTracker", seconds_per_call=0.005)
         run.start()
         run.log(*range(200))
