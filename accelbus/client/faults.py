@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 from accelbus.errors import StrictError
-from accelbus.journal.spool_file import SpoolFile
+from accelbus.events import DROP_REASONS
+from accelbus.journal.spool_file import COUNTERS_WORD, SpoolFile, read_counters
 from accelbus.values import Fault
 
 _log = logging.getLogger("accelbus")
@@ -19,20 +21,24 @@ class Faults:
 
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
-        self._file: SpoolFile | None = None
-        self._local: dict[str, int] = {}
+        self._counts: memoryview | list[int] = _zeros()
+        """One number per reason: in the file, or in memory. What is counted goes to where this points, and to one place only."""
+        self._earlier: Counter[str] = Counter()
+        """What was counted in places that were left."""
         self._said: set[str] = set()
 
     def keep_in(self, file: SpoolFile | None) -> None:
-        """Count in *file* from here on; with None in memory, going on from what the file says."""
-        if file is None and self._file is not None:
-            self._local = self._file.dropped()
-        self._file = file
+        """Count in *file* from here on; with None in memory. What was counted before stays counted."""
+        if file is not None or not isinstance(self._counts, list):
+            before = self._counts
+            # First the others count elsewhere, then what they have left is read: nobody can come in between.
+            self._counts = _zeros() if file is None else file.header
+            self._earlier.update(read_counters(before))
 
     def forget_file(self) -> None:
         """Start anew in memory: the file is another process's."""
-        self._file = None
-        self._local = {}
+        self._counts = _zeros()
+        self._earlier = Counter()
 
     def count(self, reason: str, text: str, *, topic: str | None = None) -> None:
         """Count one event or value by *reason*; say *text* once per *topic*."""
@@ -44,14 +50,10 @@ class Faults:
 
     def count_silently(self, reason: str) -> None:
         """Count what the caller is told in another way."""
-        file = self._file
-        try:
-            if file is not None:
-                file.count_dropped(reason)
-        except ValueError:
-            file = None  # another thread finishes the run: the file has just been closed
-        if file is None:
-            self._local[reason] = self._local.get(reason, 0) + 1
+        word = COUNTERS_WORD + DROP_REASONS.index(reason)
+        # No call from here on: neither another thread nor a signal handler counts, or leaves this place, in between.
+        counts = self._counts
+        counts[word] = counts[word] + 1
 
     def blame(self, reason: str, key: str, detail: str) -> None:
         """Count a programming error.
@@ -79,4 +81,14 @@ class Faults:
 
     def dropped(self) -> dict[str, int]:
         """Return {reason: count}."""
-        return self._file.dropped() if self._file is not None else dict(self._local)
+        while True:
+            counts = self._counts
+            try:
+                return dict(self._earlier + Counter(read_counters(counts)))
+            except ValueError:
+                if counts is self._counts:  # else another thread has just closed the file
+                    raise
+
+
+def _zeros() -> list[int]:
+    return [0] * (COUNTERS_WORD + len(DROP_REASONS))

@@ -147,7 +147,7 @@ def is_open_here(about: os.stat_result) -> bool:
     return (about.st_dev, about.st_ino) in _OPEN
 
 
-def read_counters(header: memoryview) -> dict[str, int]:
+def read_counters(header: memoryview | list[int]) -> dict[str, int]:
     """Return {reason: count} from the words of a spool's header."""
     counters = header[COUNTERS_WORD : COUNTERS_WORD + len(DROP_REASONS)]
     return {reason: count for reason, count in zip(DROP_REASONS, counters, strict=True) if count}
