@@ -123,10 +123,10 @@ class FailureDetector:
         """Tell from signs of life what no lock says."""
         tuning = self._tuning
         for member in self._roster.live():
-            if not self._watch.is_watched(member.producer) and member.host == host.name() and not host.process_exists(member.pid):
+            if not self._watch.proves_life(member.producer) and member.host == host.name() and not host.process_exists(member.pid):
                 self._ledger.record(self._roster.end(member, state="dead", status="killed"))
         for member in self._roster.silent_for(tuning.lost_after):
-            if not self._watch.is_watched(member.producer):
+            if not self._watch.proves_life(member.producer):
                 self._ledger.record(self._roster.end(member, state="lost", status="lost"))
         for member in self._roster.newly_silent(tuning.silent_after):
             _log.warning("rank %d (%s, pid %d) has been silent for %.0f s", member.rank, member.host, member.pid, tuning.silent_after)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from accelbus import host
 from accelbus.config import Tuning
 from accelbus.control import Hello
 from accelbus.errors import SpoolError
@@ -37,6 +38,9 @@ class SpoolWatch:
         self._tuning = tuning
         self._descriptors: dict[bytes, tuple[int, Path]] = {}
         self._hopeless: set[bytes] = set()
+        """Producers whose spools cannot be opened."""
+        self._without_lock: set[bytes] = set()
+        """Producers on whose file system there are no record locks."""
         self._looked_into: set[Path] = set()
 
     def find_new(self, directories: list[Path]) -> list[Hello]:
@@ -74,8 +78,9 @@ class SpoolWatch:
             return False
         return True
 
-    def is_watched(self, producer: bytes) -> bool:
-        return producer in self._descriptors
+    def proves_life(self, producer: bytes) -> bool:
+        """Whether its record lock tells if *producer* lives, so that its silence says nothing."""
+        return producer in self._descriptors and producer not in self._without_lock
 
     @property
     def is_empty(self) -> bool:
@@ -83,18 +88,22 @@ class SpoolWatch:
         return not self._descriptors
 
     def gone(self) -> list[bytes]:
-        """Return the producers whose record lock could be taken."""
+        """Return the watched producers whose processes have ended."""
         return [producer for producer in self._descriptors if self.is_gone(producer)]
 
     def is_gone(self, producer: bytes) -> bool:
-        """Whether the record lock of a watched producer could be taken."""
-        descriptor, _ = self._descriptors[producer]
+        """Whether the record lock of a watched producer could be taken; where there are no such locks, whether its pid is unused."""
+        descriptor, path = self._descriptors[producer]
         try:
             return producer_is_gone(descriptor)
         except OSError as error:
-            if producer not in self._hopeless:
-                self._hopeless.add(producer)
-                _log.warning("no record locks on the file system of a spool (%s): the death of its rank is seen by its silence only", error)
+            if producer not in self._without_lock:
+                self._without_lock.add(producer)
+                _log.warning("no record lock on %s (%s): whether its rank lives is told by its pid, and by its silence", path, error)
+        try:
+            # A spool is on the node of its producer.
+            return not host.process_exists(read_description(descriptor).pid)
+        except (OSError, SpoolError):
             return False
 
     def remains(self, producer: bytes) -> Remains | None:

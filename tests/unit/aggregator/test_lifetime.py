@@ -6,14 +6,15 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 
 from accelbus import control, frame, host
-from accelbus.aggregator import lifetime
+from accelbus.aggregator import lifetime, remains
 from accelbus.aggregator.attendance import Attendance
 from accelbus.aggregator.detector import FailureDetector
 from accelbus.aggregator.faults import Faults
@@ -28,7 +29,9 @@ from accelbus.events import ProducerJoined, RunClosed
 from accelbus.journal.merge import JournalReader
 from accelbus.journal.spool_file import SpoolFile
 from accelbus.rundir import RunDir
+from tests.support.deliveries import until
 from tests.support.journals import LAUNCH, events_frame, everything, uuid
+from tests.support.runs import dead_pid
 
 OLDER, NEWER = uuid(1), uuid(2)
 
@@ -250,6 +253,44 @@ async def test_a_dead_rank_that_is_found_late_does_not_replace_its_living_succes
     assert (newer.state, newer.attempt, older.attempt) == ("alive", 0, 0)
     assert node.roster.trainers() == [newer]
     assert await node.store(NEWER, 1, 3)
+
+
+def _look_without_locks(node: Node, monkeypatch: pytest.MonkeyPatch, pid: int) -> Member:
+    """Take in a producer with a spool where nobody can lock, and return it."""
+
+    def refuse(descriptor: int) -> bool:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(remains, "producer_is_gone", refuse)
+    path = node.run_dir.path.parent / "spools" / "one.spool"
+    path.parent.mkdir()
+    hello = node.hello(OLDER, spool=str(path), pid=pid)
+    SpoolFile(path, capacity=1 << 20, description=hello).close(unlink=False)
+    return node.attendance.take_in(hello)
+
+
+async def _look(node: Node, has_seen: Callable[[], object]) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.detector.run)
+        await until(has_seen, "the end of the rank")
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_killed_rank_is_found_by_its_pid_where_there_are_no_record_locks(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its spool holds is brought in, and nobody waits for it."""
+    member = _look_without_locks(node, monkeypatch, dead_pid())
+    assert member.salvageable
+    await _look(node, lambda: node.watch.is_empty)
+    assert (member.state, member.status) == ("dead", "killed")
+    assert not Path(member.spool or "").exists()
+
+
+async def test_a_silent_rank_is_lost_where_there_are_no_record_locks(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pid may be another process's by now: a lock that cannot be looked at is no reason to wait for ever."""
+    member = _look_without_locks(node, monkeypatch, os.getpid())
+    node.roster.heard_at[OLDER] -= node.tuning.lost_after + 1
+    await _look(node, lambda: member.state == "lost")
+    assert member.status == "lost"
 
 
 @pytest.mark.parametrize("ending, known, is_missed", [("", True, False), ("finished", True, True), ("", False, True)])
