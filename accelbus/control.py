@@ -67,6 +67,8 @@ class Hello(msgspec.Struct, tag="hello", omit_defaults=True):
     """Its launcher will start the ranks again if one fails."""
     started_by: tuple[Number, Seq] | None = None
     """Process id and start time of its launcher."""
+    spool_kind: Text = ""
+    """What its events lie on until they are acked: tmpfs, disk, memory. Empty: it does not say."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.base_seq <= self.last_seq + 1:

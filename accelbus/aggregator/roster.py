@@ -39,6 +39,8 @@ class Member(msgspec.Struct, kw_only=True):
     """Highest sequence number the producer is known to have written."""
     dropped: dict[str, int] = {}
     spool: str | None = None
+    spool_kind: str = ""
+    """tmpfs, disk, memory; empty when that is not known"""
     salvageable: bool = True
     ended_ns: int = 0
     may_restart: bool = False
@@ -90,6 +92,7 @@ class Roster:
         # One that is known from the journal is known only in part.
         member.may_restart = member.may_restart or hello.may_restart
         member.spool = hello.spool or member.spool
+        member.spool_kind = hello.spool_kind or member.spool_kind
         member.through_seq = max(member.through_seq, hello.base_seq - 1)
         member.last_seq = max(member.last_seq, hello.last_seq)
         self.heard(member)
@@ -187,6 +190,7 @@ class Roster:
                 "rank": m.rank, "attempt": m.attempt, "role": m.role, "host": m.host, "pid": m.pid, "state": m.state, "status": m.status,
                 "logged": max(m.last_seq, m.through_seq), "acked": m.through_seq, "dropped": m.dropped, "producer": m.producer.hex(),
                 "heard_s": round(now - self.heard_at[m.producer], 1) if m.producer in self.heard_at else None, "salvageable": m.salvageable,
+                "spool": m.spool_kind,
             }
             for m in sorted(self.members.values(), key=lambda m: (m.attempt, m.role, m.rank))
         ]  # fmt: skip

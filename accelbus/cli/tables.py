@@ -68,6 +68,8 @@ def _sink(sink: SinkReport) -> Table:
 
 def _where(rank: RankReport) -> str:
     where = f"{rank.host}, pid {rank.pid}"
+    if rank.spool in ("disk", "memory"):
+        where = f"{where}, spool {'on disk' if rank.spool == 'disk' else 'in memory'}"
     return where if rank.salvageable else f"{where}, spool not salvageable"
 
 

@@ -54,13 +54,14 @@ class Introduction:
         """Whether the run has no other rank."""
         return self.identity is not None and self.identity.world_size == 1
 
-    def hello(self, base_seq: int, last_seq: int, *, spool: str | None = None) -> control.Hello:
+    def hello(self, base_seq: int, last_seq: int, *, spool: str | None = None, spool_kind: str = "") -> control.Hello:
         """Return what the bus process needs to know; the spool keeps it too.
 
         Args:
             base_seq: number of the first event that may still come.
             last_seq: of the last event there is.
             spool: its path.
+            spool_kind: what it lies on.
         """
         identity = self.identity
         if identity is None or self.settings.mode == "disabled":
@@ -81,6 +82,7 @@ class Introduction:
             base_seq=base_seq,
             last_seq=last_seq,
             spool=spool,
+            spool_kind=spool_kind,
             attempt=self.settings.attempt,
             main=self.is_main,
             record=msgspec.to_builtins(self.record()),

@@ -43,7 +43,7 @@ def place(hello: Hello, *, durability: str, tuning: Tuning, wake: Wake) -> Place
     for where, directory, capacity in _candidates(hello, tuning):
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = SpoolFile(directory / name, capacity=capacity, description=_placed(hello, directory / name))
+            file = SpoolFile(directory / name, capacity=capacity, description=_placed(hello, directory / name, where))
         except OSError as error:
             _log.info("no spool in %s: %s", directory, error)
             continue
@@ -153,12 +153,12 @@ def _in_memory(hello: Hello, name: str, tuning: Tuning, wake: Wake) -> Placed:
             continue
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = SpoolFile(directory / name, capacity=0, description=_placed(hello, directory / name))
+            file = SpoolFile(directory / name, capacity=0, description=_placed(hello, directory / name, "memory"))
             break
         except OSError as error:
             _log.info("no file that proves this producer alive in %s: %s", directory, error)
     return Placed(MemoryQueue(file, max_bytes=tuning.memory_bytes, largest=largest_event(tuning), wake=wake.set), "memory")
 
 
-def _placed(hello: Hello, path: Path) -> Hello:
-    return msgspec.structs.replace(hello, spool=str(path), record=None)
+def _placed(hello: Hello, path: Path, where: str) -> Hello:
+    return msgspec.structs.replace(hello, spool=str(path), spool_kind=where, record=None)

@@ -47,6 +47,7 @@ class Session:
         self._recorder: Recorder | None = None
         self._final = Statistics()
         self._queue: Spool | MemoryQueue | None = None
+        self._where = ""
         launcher = self._make_launcher()
         introduction.look_around()
         self._queue, self._where = place(introduction.hello(1, 0), durability=self.settings.durability, tuning=tuning, wake=wake)
@@ -71,7 +72,7 @@ class Session:
 
     def hello(self, base_seq: int, last_seq: int) -> control.Hello:
         file = self._queue.file if self._queue is not None else None
-        return self.introduction.hello(base_seq, last_seq, spool=str(file.path) if file is not None else None)
+        return self.introduction.hello(base_seq, last_seq, spool=str(file.path) if file is not None else None, spool_kind=self._where)
 
     def handover(self) -> control.Handover | None:
         return self.introduction.handover(limit_bytes=self.tuning.frame_bytes // 4)

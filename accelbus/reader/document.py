@@ -53,6 +53,8 @@ class RankReport(msgspec.Struct, kw_only=True):
     """Sequence numbers that are not in the journal; empty while the bus process is asked instead."""
     dropped: dict[str, int]
     salvageable: bool
+    spool: str
+    """What its events lie on until they are acked: tmpfs, disk, memory; empty when that is not known."""
     heard_seconds: float | None
     producer: str
 

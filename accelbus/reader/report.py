@@ -144,6 +144,7 @@ def _rank_of_bus(line: ProducerLine) -> RankReport:
         missing=[],
         dropped=line.dropped,
         salvageable=line.salvageable,
+        spool=line.spool,
         heard_seconds=line.heard_s,
         producer=line.producer,
     )
@@ -269,6 +270,7 @@ def _ranks_of(found: Audit, snapshot: Snapshot) -> list[RankReport]:
             missing=producer.missing,
             dropped=producer.dropped,
             salvageable=lines.get(producer.producer, unknown).salvageable,
+            spool=lines.get(producer.producer, unknown).spool,
             heard_seconds=None,
             producer=producer.producer,
         )

@@ -53,6 +53,8 @@ class ProducerLine(msgspec.Struct):
     producer: str = ""
     heard_s: float | None = None
     salvageable: bool = True
+    spool: str = ""
+    """tmpfs, disk, memory"""
 
 
 class Snapshot(msgspec.Struct):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.job import Job, Rank, wait_until
 
@@ -214,3 +218,31 @@ def test_ranks_that_name_the_directory_differently_share_one_bus_process(quick_j
     for rank in ranks:
         assert rank.wait() == 0, rank.stderr
     quick_job.check({("loss", step): 1.5 for step in range(10)}, status="finished")
+
+
+@pytest.mark.parametrize("where", ["tmpfs", "disk", "memory"])
+def test_status_says_where_the_spool_of_a_rank_lies(quick_job: Job, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring on disk explains a slow `log`, one in memory what a SIGKILL loses; both are in the table and in its JSON."""
+    (rank,) = quick_job.start(
+        f"""
+        from accelbus import host
+        import accelbus.client.current
+        host.is_in_memory = lambda _: {where!r} == "tmpfs"
+        run = accelbus.init(durability={"memory" if where == "memory" else "process"!r})
+        run.log({{"loss": 1.0}}, step=0)
+        assert run.statistics().spool == {where!r}
+        wait_for(os.environ["ROOT"] + "/seen")
+        run.finish()
+        """
+    )
+    quick_job.wait_for_ranks(1)
+    assert quick_job.status()["ranks"][0]["spool"] == where
+    monkeypatch.setenv("ACCELBUS_SPOOL_DIR", str(quick_job.spools))
+    said = subprocess.run(
+        [sys.executable, "-m", "accelbus", "status", "-v", str(quick_job.run_dir)], capture_output=True, text=True, check=False
+    )
+    flat = " ".join(said.stdout.split())
+    assert ("spool on disk" in flat, "spool in memory" in flat) == (where == "disk", where == "memory"), said
+    quick_job.signal_file("seen")
+    assert rank.wait() == 0, rank.stderr
+    quick_job.check({("loss", 0): 1.0}, status="finished")

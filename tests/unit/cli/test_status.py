@@ -234,7 +234,7 @@ def test_json_is_one_document_with_documented_names(accelbus, tmp_path):
     assert set(document["bus"]) == {"state", "pid", "host", "age_seconds", "disk_failing", "bad_frames"}
     assert set(document["ranks"][0]) == {
         "rank", "attempt", "role", "host", "pid", "state", "status", "logged", "acked", "journal", "pending", "lost", "missing", "dropped",
-        "salvageable", "heard_seconds", "producer",
+        "salvageable", "spool", "heard_seconds", "producer",
     }  # fmt: skip
     assert set(document["sinks"][0]) == {
         "sink", "state", "url", "lag_seconds", "delivered", "pending", "filtered", "superseded", "dead_lettered", "late", "rows", "retries",
