@@ -13,6 +13,7 @@ from accelbus.client import directory
 from accelbus.client.attach import Handle
 from accelbus.client.plan import WORKER, make_plan
 from accelbus.client.run import Run
+from accelbus.client.unheard import speak_up
 from accelbus.errors import NotInitializedError
 from accelbus.rundir import RunDir
 
@@ -40,6 +41,7 @@ def init(project: str | None = None, **settings: Any) -> Run:
             waits for these two only.
     """
     global _current  # noqa: PLW0603  the process has one current run
+    speak_up()
     plan = make_plan(project, settings, _opened)
     if plan.settings.mode == "disabled":
         finish()

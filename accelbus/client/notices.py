@@ -6,6 +6,7 @@ import logging
 import sys
 
 from accelbus import control
+from accelbus.client.unheard import is_listened_to
 
 _log = logging.getLogger("accelbus")
 
@@ -13,7 +14,7 @@ _log = logging.getLogger("accelbus")
 def show(notice: control.Notice) -> None:
     """Show *notice* once: through logging where somebody listens, else on stderr."""
     level = logging.WARNING if notice.level in {"warning", "error"} else logging.INFO
-    if level == logging.INFO and not (_log.isEnabledFor(level) and _log.hasHandlers()):
+    if level == logging.INFO and not (_log.isEnabledFor(level) and is_listened_to(_log)):
         sys.stderr.write(f"accelbus: {notice.text}\n")
     else:
         _log.log(level, "%s", notice.text)

@@ -243,9 +243,35 @@ def test_a_variable_that_is_misspelt_is_named(done: Job) -> None:
     """With what it is probably meant to be; what is not like any of ours is somebody's own."""
     (rank,) = done.ranks
     assert rank.stderr.count("ACCELBUS_LOGWITH") == 1, rank.stderr
-    assert "is it ACCELBUS_LOG_WITH?" in rank.stderr
+    assert "accelbus: the environment variable ACCELBUS_LOGWITH means nothing; is it ACCELBUS_LOG_WITH?" in rank.errors
     assert "ACCELBUS_MINE" not in rank.stderr
-    assert "bad_values ('values')" in rank.stderr
+    assert any(line.startswith("accelbus: bad_values ('values'): ") for line in rank.errors), rank.stderr
+
+
+QUIET = """
+import logging
+{0}
+run = accelbus.init()
+run.log([1], step=0)
+run.finish()
+"""
+
+
+@script(QUIET.format("logging.basicConfig(format='%(name)s says %(message)s')"))
+def test_warnings_are_shown_once_where_logging_is_set_up(done: Job) -> None:
+    """In the script's own format."""
+    (rank,) = done.ranks
+    assert [line for line in rank.errors if "bad_values" in line] == [
+        line for line in rank.errors if line.startswith("accelbus says bad_v")
+    ]
+    assert rank.stderr.count("bad_values") == 1
+
+
+@script(QUIET.format("logging.getLogger('accelbus').addHandler(logging.NullHandler())"))
+def test_warnings_can_be_turned_off_as_those_of_any_library(done: Job) -> None:
+    """With a handler that does nothing."""
+    (rank,) = done.ranks
+    assert "bad_values" not in rank.stderr
 
 
 # {call: what is dropped by it}
