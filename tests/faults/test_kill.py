@@ -32,6 +32,9 @@ def test_a_relative_spool_directory_is_the_one_it_was_at_init(quick_job: Job) ->
         for step in range(100):
             run.log({"loss": step * 0.5}, step=step)
         run.flush()
+        while not run.statistics().connected:
+            time.sleep(0.01)
+        say("connected")
         wait_for(os.environ["ROOT"] + "/killed")
         for step in range(100, 10_000):
             run.log({"loss": step * 0.5}, step=step)
@@ -43,7 +46,7 @@ def test_a_relative_spool_directory_is_the_one_it_was_at_init(quick_job: Job) ->
         """,
         ACCELBUS_SPOOL_DIR="here/spools",
     )
-    quick_job.wait_for_ranks(1)
+    rank.said("connected")
     quick_job.kill_bus()
     quick_job.signal_file("killed")
     assert rank.wait() == -signal.SIGKILL, rank.stderr

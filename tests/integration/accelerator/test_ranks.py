@@ -8,6 +8,8 @@ import pytest
 
 from tests.integration.accelerator.torchrun import Done, torchrun
 
+pytestmark = pytest.mark.slow
+
 COLLECTIVES = """
 accelerator = Accelerator(cpu=True)
 state = accelerator.state
@@ -225,7 +227,7 @@ assert not torch.distributed.is_initialized()
 """
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)], ids=lambda ranks: f"{ranks} ranks")
+@pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
 def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A job that has done everything, one after the other."""
     directory: Path = tmp_path_factory.mktemp("job")

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 InitProcessGroupKwargs(backend="gloo", timeout=timedelta(minutes=10)).init()
 report["group"] = in_force()

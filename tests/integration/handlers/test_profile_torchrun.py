@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 InitProcessGroupKwargs(backend="gloo", timeout=timedelta(seconds=60)).init()
 schedule = {"wait": 0, "warmup": 1, "active": 1}
