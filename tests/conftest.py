@@ -30,6 +30,7 @@ def quick_job() -> Iterator[Job]:
         yield one
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin that looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that share a fixture of their module in one process: it starts jobs, and would start them in each."""
     for item in items:
