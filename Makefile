@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
-# Tests with real processes wait more than they compute.
+# Tests with real processes wait more than they compute. By file: jobs that the tests of a file share are started once.
 WORKERS ?= 3
 
 # Sink workers and bus processes are fresh interpreters: without bytecode each of them would compile everything again.
@@ -32,7 +32,7 @@ demo: $(READY)  ## train on real images with two ranks, then show that nothing w
 	@echo "The curves:  $(BIN)/tensorboard --logdir runs"
 
 test: $(READY)  ## run the tests, with one round trip per tracker; ARGS="tests/unit -x" narrows them down
-	$(BIN)/python -m pytest -m "not sinks and not slow and not gpu" -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -m "not sinks and not slow and not gpu" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: $(READY)  ## run the tests that train: whole examples, four ranks, checkpoints over restarts
 	$(BIN)/python -m pytest -m "slow and not sinks and not gpu" -n 2 --dist loadfile $(ARGS)

@@ -28,12 +28,3 @@ def quick_job() -> Iterator[Job]:
     """A job whose intervals and patience are short."""
     with running_job(**QUICK) as one:
         yield one
-
-
-@pytest.hookimpl(tryfirst=True)  # before the plugin that looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share a fixture of their module in one process: it starts jobs, and would start them in each."""
-    for item in items:
-        definitions = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-        if any(fixtures[-1].scope == "module" for fixtures in definitions.values()):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
