@@ -19,7 +19,7 @@ import msgspec
 from accelbus import values as value_model
 from accelbus.blobs import BlobStore
 from accelbus.client.compiled import CompiledCallers, keep_out
-from accelbus.client.device import MOST_ITEMS, Arrivals
+from accelbus.client.device import Arrivals
 from accelbus.client.faults import Faults
 from accelbus.client.pump import Wake
 from accelbus.config import Settings, Tuning
@@ -31,6 +31,10 @@ from accelbus.media import blob_names
 
 _log = logging.getLogger("accelbus")
 _check = msgspec.msgpack.Decoder().decode
+_TOKEN_BYTES = 9
+"""Longest encoded token of a value from a device."""
+_FILL_BYTES = 64
+"""More than an encoded `Fill` without values."""
 
 
 class Intake:
@@ -183,14 +187,14 @@ class Intake:
         """Keep what has arrived from devices since the last time; with *give_up*, say of the rest that it is lost."""
         arrived = self.arrivals.give_up() if give_up else self.arrivals.collect()
         part: dict[int, Any] = {}
-        items = 0
+        part_bytes = 0
         for token, value in arrived.items():
-            size = len(msgspec.msgpack.encode(value)) if type(value) is list else 1
-            if part and items + size > MOST_ITEMS:
+            size = len(self.encode(value)) + _TOKEN_BYTES
+            if part and part_bytes + size > self._tuning.event_bytes - _FILL_BYTES:
                 self._put_fill(part)
-                part, items = {}, 0
+                part, part_bytes = {}, 0
             part[token] = value
-            items += size
+            part_bytes += size
         if part:
             self._put_fill(part)
 

@@ -121,7 +121,9 @@ class Pump(threading.Thread):
         safe_seq: Callable[[], int | None] | None = None,
         before_turn: Callable[[], None] = lambda: None,
     ) -> None:
-        """*before_turn* may append what came in other ways than through ``log``. Acks count up to what *safe_seq* returns, if it returns something: a file that a later event names is not durable yet."""
+        """*before_turn* may append what came in other ways than through ``log``. Acks count up to what *safe_seq* returns, if it returns
+        something: a file that a later event names is not durable yet.
+        """
         super().__init__(name="accelbus-pump", daemon=True)
         self._queue = queue
         self._producer = producer

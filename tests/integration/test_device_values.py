@@ -111,6 +111,16 @@ def test_values_of_a_call_with_other_faults_arrive_once(run, fake):
     assert audit(run.dir).balanced
 
 
+def test_thousands_of_values_that_arrive_together_all_come(run, fake):
+    """They are more than one event may hold."""
+    for step in range(50):
+        run.log({f"k{key}": Tensor(float(key)) for key in range(100)}, step=step)
+    fake.finish(*map(float, range(100)))
+    run.finish()
+    assert metric_lines(run) == {step: {f"k{key}": float(key) for key in range(100)} for step in range(50)}
+    assert run.statistics().dropped == {}
+
+
 def test_nested_and_listed_values_keep_their_names(run, fake):
     """Readers name them; the fill does not need to."""
     run.log({"train": {"loss": Tensor(1.0)}, "several": [Tensor(2.0), Tensor(3.0)]}, step=1)
