@@ -10,7 +10,6 @@ device writes a flag behind the value.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import sys
 import threading
@@ -244,6 +243,8 @@ class CudaCopier:
 
     def __init__(self, device: Any, size: int = ARENA_BYTES) -> None:
         """Raises `CapturingError` while a graph is captured: page-locked memory cannot be had then."""
+        import ctypes  # most ranks have no need of its megabyte
+
         self._torch = torch = sys.modules["torch"]
         self._refuse_capture()
         self._arena = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
