@@ -9,7 +9,6 @@ To add a setting: a field with its reason, and nothing else; documentation, envi
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from accelbus.errors import ConfigurationError
+from accelbus.meant import closest, hint
 
 PREFIX = "ACCELBUS_"
 KIB = 1024
@@ -324,10 +324,7 @@ def from_environment(table: type[_Table], environ: Mapping[str, str] | None = No
             values[name] = _convert(name, _parse(text, field.type), field.type, PREFIX + name.upper() + "=", strict=False)
     if explicit:
         unknown = next(iter(explicit))
-        close = difflib.get_close_matches(unknown, known, n=1)
-        raise ConfigurationError(
-            f"unknown setting {unknown!r}" + (f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(known)})")
-        )
+        raise ConfigurationError(f"unknown setting {unknown!r}" + (hint(unknown, known) or f" (known: {', '.join(known)})"))
     filled = table(**values)
     if isinstance(filled, Tuning):
         _check_sizes(filled)
@@ -338,8 +335,8 @@ def misspelt(environ: Mapping[str, str]) -> dict[str, str]:
     """Return {variable that looks like one of ours: the one it is probably meant to be}."""
     known = [PREFIX + name.upper() for table in (Settings, Tuning) for name in table.__struct_fields__]
     unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name not in known)
-    found = {name: difflib.get_close_matches(name.upper(), known, n=1, cutoff=_CLOSE) for name in unknown}
-    return {name: close[0] for name, close in found.items() if close}
+    found = {name: closest(name.upper(), known, cutoff=_CLOSE) for name in unknown}
+    return {name: close for name, close in found.items() if close}
 
 
 def _check_sizes(tuning: Tuning) -> None:

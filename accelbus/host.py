@@ -6,7 +6,6 @@ kernel (`boot_id`) and one pid namespace (`pid_namespace`; containers on one hos
 
 from __future__ import annotations
 
-import calendar
 import contextlib
 import functools
 import os
@@ -247,6 +246,8 @@ def _process(pid: int) -> _Process | None:
 
 
 def _process_from_ps(pid: int) -> _Process | None:
+    import calendar  # noqa: PLC0415  it brings locale, and Linux needs neither
+
     # "Ss     1 Mon Nov 30 18:15:00 2026"
     columns = _ps(pid, "state=,ppid=,lstart=").split()
     if len(columns) != 7 or columns[0].startswith("Z"):

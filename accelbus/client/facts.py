@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from accelbus import __version__
-from accelbus.client import probe
 from accelbus.client.identity import Identity
 from accelbus.config import Settings, Tuning
 from accelbus.values.repair import encodable
@@ -52,6 +51,8 @@ _USERINFO: Final = re.compile(r"(?<=://)[^/\s@]+@")
 _HIDDEN: Final = "***"
 _LONGEST_TEXT: Final = 4096
 _MOST_ARGUMENTS: Final = 4096
+_PROBE: Final = Path(__file__).with_name("probe.py")
+"""Run and not imported: what it needs is no rank's to hold in memory."""
 _FOUND_BY_PROBE: Final = ("cpu", "memory_bytes", "os", "packages", "git", "patch", "gpus")
 
 
@@ -230,7 +231,7 @@ def _start_probe() -> subprocess.Popen[bytes]:
     # -S -P and no PYTHONPATH: neither site packages nor the user's modules, which may be called like one of the standard library.
     environ = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONSTARTUP", "PYTHONINSPECT"}}
     return subprocess.Popen(  # noqa: S603  our own program
-        [sys.executable, "-S", "-P", probe.__file__],
+        [sys.executable, "-S", "-P", str(_PROBE)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

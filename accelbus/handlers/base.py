@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any, Self
 
-from accelbus.handlers.fields import CHECK, FieldTypeError, meant
+from accelbus.handlers.fields import CHECK, FieldTypeError
+from accelbus.meant import hint
 
 _said: set[tuple[str, str]] = set()
 """{(subject, reason)}: what this process has warned about."""
@@ -37,7 +38,7 @@ class KwargsHandler:
         if len(named) == len(parameters):
             for unknown in kwargs.keys() - named:
                 raise FieldTypeError(
-                    f"{cls.__name__} has no field {unknown!r}{meant(unknown, named)} (it has: {', '.join(named) or 'none'})"
+                    f"{cls.__name__} has no field {unknown!r}{hint(unknown.lower(), named)} (it has: {', '.join(named) or 'none'})"
                 )
         given = ({*kwargs} | {name for name, _ in zip(named, args, strict=False)}) & _origins(cls).keys()
         handler.__dict__["_given"] = frozenset(given)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelbus.errors import ConfigurationError
 from accelbus.handlers.base import warn_no_effect
-from accelbus.handlers.fields import integer, meant, one_of, wrong_type
+from accelbus.handlers.fields import integer, one_of, wrong_type
 from accelbus.handlers.process import require_torch
+from accelbus.meant import hint
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +115,7 @@ def check_options(label: str, hook: DDPCommunicationHookType | Hook, options: Op
         torch_knows = _options_of_torch(hook)
         if name not in torch_knows:
             known = sorted(torch_knows | _known_options(hook))
-            raise ConfigurationError(f"{label}: unknown option {name!r}{meant(name, known)} (known: {', '.join(known)})")
+            raise ConfigurationError(f"{label}: unknown option {name!r}{hint(name.lower(), known)} (known: {', '.join(known)})")
     if hook in {DDPCommunicationHookType.POWER_SGD, DDPCommunicationHookType.BATCHED_POWER_SGD}:
         integer(1)(f"{label}[matrix_approximation_rank]", options.get("matrix_approximation_rank", 1))
         remembers = options.get("use_error_feedback", True) or options.get("warm_start", True)

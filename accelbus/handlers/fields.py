@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import numbers
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from accelbus.errors import ConfigurationError
+from accelbus.meant import hint
 
 CHECK = "accelbus.check"
 """Where a field's metadata holds its check."""
@@ -107,13 +107,7 @@ def function(label: str, value: Any) -> Any:
 def one_of(label: str, value: str, known: Iterable[str]) -> ConfigurationError:
     """Make the error for *value*, which is not one of *known*; it names them, and the one that may have been meant."""
     names = [str(name) for name in known]  # members of a StrEnum show themselves otherwise
-    return ConfigurationError(f"{label}: unknown {value!r}{meant(value, names)} (known: {', '.join(names)})")
-
-
-def meant(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the one of *known* that is close to *name*, or nothing."""
-    close = difflib.get_close_matches(name.lower(), list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return ConfigurationError(f"{label}: unknown {value!r}{hint(value.lower(), names)} (known: {', '.join(names)})")
 
 
 def wrong_type(label: str, wanted: str, value: Any) -> FieldTypeError:

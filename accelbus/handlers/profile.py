@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from accelbus.errors import ConfigurationError
 from accelbus.handlers import process
 from accelbus.handlers.base import KwargsHandler
-from accelbus.handlers.fields import checked, flag, function, integer, meant, one_of, optional, wrong_type, wrong_value
+from accelbus.handlers.fields import checked, flag, function, integer, one_of, optional, wrong_type, wrong_value
+from accelbus.meant import hint
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +59,7 @@ def _schedule(label: str, value: Any) -> dict[str, int]:
     if not isinstance(value, Mapping):
         raise wrong_type(label, f"a mapping with {', '.join(REQUIRED)}", value)
     for unknown in value.keys() - LEAST:
-        raise ConfigurationError(f"{label}: unknown key {unknown!r}{meant(str(unknown), LEAST)} (known: {', '.join(LEAST)})")
+        raise ConfigurationError(f"{label}: unknown key {unknown!r}{hint(str(unknown).lower(), LEAST)} (known: {', '.join(LEAST)})")
     if missing := [name for name in REQUIRED if name not in value]:
         raise wrong_value(label, f"a mapping with {', '.join(REQUIRED)} (missing: {', '.join(missing)})", value)
     return {name: integer(LEAST[name])(f"{label}[{name}]", steps) for name, steps in value.items()}

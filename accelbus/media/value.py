@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import time
-import wave
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -159,6 +158,8 @@ class Media(msgspec.Struct, array_like=True):
 
     def _wav(self) -> bytes:
         samples, rate, channels = self.audio()
+        import wave  # noqa: PLC0415  for trackers that take files only
+
         into = io.BytesIO()
         with wave.open(into, "wb") as file:
             file.setnchannels(channels)

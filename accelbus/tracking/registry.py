@@ -5,20 +5,22 @@ To add a built-in tracker: a file in ``accelbus_sinks``, its entry point, its li
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import importlib.metadata
 import importlib.util
 import inspect
 import sys
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from accelbus.errors import MissingExtraError, UnknownTrackerError
+from accelbus.meant import hint
 from accelbus.rundir import RunRecord
 from accelbus.tracking.base import GeneralTracker
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS: Final = "accelbus.sinks"
 """Group in which built-in and third-party trackers register: ``name = module:Class``."""
@@ -200,7 +202,9 @@ def _is_installed(spec: TrackerSpec) -> bool:
     return spec.package is None or importlib.util.find_spec(spec.package) is not None
 
 
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+def _entry_points() -> dict[str, EntryPoint]:
+    import importlib.metadata  # noqa: PLC0415  it brings email, csv and zipfile into every rank, and built-in names need none of them
+
     return {entry_point.name: entry_point for entry_point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
 
 
@@ -225,6 +229,4 @@ def _missing_extra(spec: TrackerSpec) -> MissingExtraError:
 
 def _unknown(name: str) -> UnknownTrackerError:
     known = sorted({*BUILT_IN, *_registered, *_entry_points()})
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return UnknownTrackerError(f"unknown tracker {name!r} (known: {', '.join(known)}, or 'module:Class'){hint}")
+    return UnknownTrackerError(f"unknown tracker {name!r} (known: {', '.join(known)}, or 'module:Class'){hint(name, known)}")
