@@ -86,7 +86,7 @@ def test_foreign_things_in_the_journal_are_counted_and_the_rest_is_served(job: J
 def test_a_segment_that_cannot_be_read_holds_up_nothing_behind_it(job: Job) -> None:
     """In the middle of what a live bus process writes: the rest of its segments is delivered, the run is closed, the loss is named."""
     job.environ["ACCELBUS_SEGMENT_BYTES"] = "4096"
-    (rank,) = job.start(RANK, ACCELBUS_MODE="offline")
+    (rank,) = job.start(RANK, ACCELBUS_MODE="offline", ACCELBUS_SPILL_AFTER="60")  # a spill would hold what is damaged a second time
     rank.said("up")
     wait_until(lambda: len(list(job.run_dir.glob("journal/bus-*/*.seg"))) > 5, what="segments")
     victim = sorted(job.run_dir.glob("journal/bus-*/*.seg"))[2]
