@@ -1,4 +1,4 @@
-"""Trackers of Accelerate's kind, given as class, instance or name, by scripts whose classes nobody else can import."""
+"""Trackers given as class, instance or name, by scripts whose classes nobody else can import; of our kind and of Accelerate's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.job import QUICK, Job, running_job, wait_until
 
 TRACKER = """
     import csv, threading
-    from accelerate.tracking import GeneralTracker
+    from accelbus import GeneralTracker
 
     class Lines(GeneralTracker):
         name = "lines"
@@ -45,6 +45,8 @@ TRACKER = """
     os.environ["TRAINER"] = str(os.getpid())
     path = os.path.join(os.environ["ROOT"], "lines.csv")
 """
+# Few tests need it: it takes seconds to import, in the script and in its tracker's process.
+OF_ACCELERATE = TRACKER.replace("from accelbus import", "from accelerate.tracking import")
 
 
 @pytest.fixture
@@ -60,12 +62,12 @@ def lines(job: Job) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def train(job: Job, *log_with: str, ranks: int = 1, settings: str = "", **environ: str):
+def train(job: Job, *log_with: str, ranks: int = 1, tracker: str = TRACKER, **environ: str):
     """Run the tracker's script; rows as they are in the file."""
     script = (
-        TRACKER
+        tracker
         + f"""
-    with accelbus.init(log_with=[{", ".join(log_with)}], config={{"lr": 0.1}}{settings}) as run:
+    with accelbus.init(log_with=[{", ".join(log_with)}], config={{"lr": 0.1}}) as run:
         for step in range(3):
             run.log({{"loss": float(step)}}, step=step)
     """
@@ -102,7 +104,7 @@ def test_a_class_of_the_script_itself_runs_in_a_process_of_its_own(job, how):
         assert rank.process.returncode == 0, rank.stderr
         assert rank.lines == ["once"]
     else:
-        train(job, how, ranks=2)
+        train(job, how, ranks=2, tracker=OF_ACCELERATE)
     assert lines(job) == ["start,False", *EXPECTED], job.bus_log()
     record = json.loads((job.run_dir / "run.json").read_bytes())
     assert record["sinks"] == ["lines"]
@@ -111,7 +113,7 @@ def test_a_class_of_the_script_itself_runs_in_a_process_of_its_own(job, how):
 
 def test_a_class_in_a_module_is_written_down_and_sync_can_build_it(job):
     """With its arguments: a run that was offline is delivered by another process."""
-    module = TRACKER.replace("\n    ", "\n").replace("import csv", "import os, csv").partition("os.environ[")[0]
+    module = OF_ACCELERATE.replace("\n    ", "\n").replace("import csv", "import os, csv").partition("os.environ[")[0]
     (job.root / "my_lines.py").write_text(module)
     (rank,) = job.run(
         """
