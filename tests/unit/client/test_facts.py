@@ -124,7 +124,7 @@ def recorder(put, **tuning) -> Recorder:
 def fake_probe(monkeypatch, tmp_path, program: str) -> None:
     path = tmp_path / "probe.py"
     path.write_text(program)
-    monkeypatch.setattr(facts.probe, "__file__", str(path))
+    monkeypatch.setattr(facts, "_PROBE", path)
 
 
 def test_the_record_comes_in_two_parts():
@@ -235,7 +235,7 @@ def test_starting_costs_next_to_nothing():
 def test_the_program_ends_with_nobody_to_tell():
     """A killed trainer leaves it with a broken pipe, and nothing behind."""
     process = subprocess.Popen(
-        [sys.executable, "-S", "-P", facts.probe.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-S", "-P", facts._PROBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     process.stdout.close()
     process.stdin.write(json.dumps({"path": sys.path, "directories": [], "patch_bytes": 10}).encode() + b"\n")
