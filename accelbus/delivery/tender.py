@@ -206,7 +206,7 @@ class Tender:
 
     async def _serve(self, lease: Lease) -> None:
         """Run workers until the work is done, or is somebody else's."""
-        self._is_fenced = False
+        self._is_fenced = is_done = False
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._renew, lease)
             while not self._stopping.is_set() and not self._is_fenced:
@@ -215,14 +215,17 @@ class Tender:
                 if self.status.leaving == repeating.FENCED:
                     self._is_fenced = True
                 elif self.status.leaving == repeating.DONE:
-                    self._leave_status(force=True)
-                    lease.release()
-                    self._lease = None
+                    is_done = True
                     break
                 elif not self._stopping.is_set() and not self._is_fenced:
                     self._learn_from_end(worker, code)
                     await self._sleep(back_off(self._failures, self._tuning))
             tasks.cancel_scope.cancel()
+        # Only now: a renewal under way would undo a release.
+        if is_done:
+            self._leave_status(force=True)
+            lease.release()
+            self._lease = None
         if self._is_fenced:
             self._lease = None
             self._set(state="fenced")

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from accelbus.delivery.deliver import sync
-from accelbus.delivery.ownership import claim, read_owner
+from accelbus.delivery.ownership import Lease, claim, read_owner
 from accelbus.delivery.status import SinkStatus, read_status
 from accelbus.delivery.supervisor import Supervisor
 from accelbus.errors import ConfigurationError, OwnershipError
@@ -48,6 +48,25 @@ class TestOnce:
         assert [row["step"] for row in run.durable()] == list(range(30))
         assert run.calls("finishes") == ["failed"]
         run.check_books(status)
+
+    def test_the_lease_is_released_although_one_is_being_renewed(self, tmp_path, monkeypatch):
+        """Whoever comes next need not wait until it expires."""
+        renew = Lease.renew
+
+        def renew_slowly(lease: Lease) -> bool:
+            time.sleep(0.2)  # there is always one under way
+            return renew(lease)
+
+        monkeypatch.setattr(Lease, "renew", renew_slowly)
+        run = Run(tmp_path, "BufferedTracker")
+        run.start()
+        run.log(1)
+        run.close()
+        for _ in range(2):
+            assert synced(run).state == "finished"
+            owner = read_owner(run.dir.sink(run.sinks[0]))
+            assert owner is not None
+            assert owner.released
 
     def test_it_is_safe_to_repeat(self, tmp_path):
         """The second time there is nothing to do, and the tracker is not even started."""
