@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -26,6 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from accelbus.config import SinkOptions
+from accelbus.digest import digest
 from accelbus.durable import write_atomically
 from accelbus.errors import ConfigurationError, CorruptDataError, RunNotFoundError
 
@@ -123,7 +123,7 @@ class RunDir:
         """Name of a node's private directory of the run, which has its socket and its locks; the same for every name of the run's
         directory: ranks may come to it through links.
         """
-        return hashlib.blake2b(os.fsencode(os.path.realpath(self.path)), digest_size=8).hexdigest()
+        return digest(os.fsencode(os.path.realpath(self.path)), 8).hex()
 
     def sink(self, name: str) -> Path:
         """Directory of what delivery keeps for one sink."""

@@ -54,7 +54,7 @@ CASES = (
     ),
     Case("comet_ml", 10_000, 1_000, init_kwargs={"online": False}),
     Case("aim", 4_000, 400, takes_directory=True),
-    Case("clearml", 200, 30, environ={"CLEARML_OFFLINE_MODE": "1", "CLEARML_CACHE_DIR": "{}/state/clearml"}),
+    Case("clearml", 60, 30, environ={"CLEARML_OFFLINE_MODE": "1", "CLEARML_CACHE_DIR": "{}/state/clearml"}),
     Case("swanlab", 10_000, 1_000, init_kwargs={"mode": "offline"}),
     Case("dvclive", 1_000, 100),
 )  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import logging
 import os
 import time
@@ -21,6 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from accelbus import host
+from accelbus.digest import digest
 from accelbus.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def join(
     try:
         directory = directory or host.private_directory() / "launches"
         directory.mkdir(mode=0o700, exist_ok=True)
-        with _locked(directory / f"{hashlib.blake2b(msgspec.json.encode(key), digest_size=12).hexdigest()}.json") as descriptor:
+        with _locked(directory / f"{digest(msgspec.json.encode(key), 12).hex()}.json") as descriptor:
             group = _read(descriptor)
             cohort = _find(group, place, member, gathered_within)
             _write(descriptor, group)

@@ -27,7 +27,6 @@ same rendezvous id used for two launches on several nodes is believed.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import uuid
@@ -38,6 +37,7 @@ from accelbus import host
 from accelbus.client import cohorts
 from accelbus.client.ranks import Ranks, count_of, ranks_of, slurm_step
 from accelbus.config import Settings
+from accelbus.digest import digest
 from accelbus.errors import ConfigurationError
 from accelbus.rundir import check_run_id, slug
 
@@ -234,4 +234,4 @@ def _requeued(environ: Mapping[str, str]) -> str:
 
 
 def _digest(key: _Key, size: int) -> bytes:
-    return hashlib.blake2b("\0".join(key).encode("utf-8", "surrogateescape"), digest_size=size).digest()
+    return digest("\0".join(key).encode("utf-8", "surrogateescape"), size)

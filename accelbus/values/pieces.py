@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from accelbus.digest import digest
 from accelbus.values.rules import Encoder, encoder
 
 _EVENT_OVERHEAD: Final = 64
@@ -50,4 +50,4 @@ def _shortened(key: str, limit_bytes: int) -> str:
     encoded = key.encode()
     if len(encoded) <= limit_bytes:
         return key
-    return f"{key[: limit_bytes // 8]}…#{hashlib.blake2b(encoded, digest_size=8).hexdigest()}"
+    return f"{key[: limit_bytes // 8]}…#{digest(encoded, 8).hex()}"
