@@ -49,11 +49,10 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, in the same tracker runs")
     options = parser.parse_args()
 
-    handlers: list[KwargsHandler] = [
-        AutocastKwargs(cache_enabled=True),
-        ProfileKwargs(schedule_option={"wait": 2, "warmup": 1, "active": 2, "repeat": 1}, ranks=[0]),
-    ]
+    handlers: list[KwargsHandler] = [ProfileKwargs(schedule_option={"wait": 2, "warmup": 1, "active": 2, "repeat": 1}, ranks=[0])]
     # A handler that has no effect is warned about.
+    if options.precision != "no":
+        handlers += [AutocastKwargs(cache_enabled=True)]
     if torch.distributed.is_torchelastic_launched():
         handlers += [InitProcessGroupKwargs(timeout=timedelta(minutes=5)), DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
     if options.precision == "fp16":

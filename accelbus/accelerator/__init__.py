@@ -23,7 +23,7 @@ Names and arguments are those of Hugging Face Accelerate. Imports torch.
 
     accelerator.py   the façade: construction and `prepare`
     processes.py, training.py, trackers.py, saving.py   its methods; parts.py what they share
-    state.py         processes and devices
+    state.py         processes and devices; environment.py what a launcher says
     data.py          prepared data loaders; sharding.py, dispatch.py who reads what; position.py where they are
     optimizer.py, scheduler.py, scaling.py, precision.py, gradients.py
     operations.py    collectives; nested.py nested data

@@ -22,6 +22,7 @@ from accelbus.accelerator.buckets import BucketOrder
 from accelbus.accelerator.checkpoint import Marker
 from accelbus.accelerator.data import RNG_TYPES, SkippedBatches, Surroundings, prepare_data_loader
 from accelbus.accelerator.dispatch import DispatchedDataLoader
+from accelbus.accelerator.environment import accumulation_steps, uses_cpu
 from accelbus.accelerator.gradients import GradientState
 from accelbus.accelerator.operations import broadcast_object_list
 from accelbus.accelerator.optimizer import AcceleratedOptimizer
@@ -66,8 +67,8 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
         device_placement: `prepare` puts models and batches on `device`.
         split_batches: see `DataLoaderConfiguration`, as which it can be given too.
         mixed_precision: "no", "fp16" (needs an accelerator) or "bf16"; ``ACCELERATE_MIXED_PRECISION`` when not given.
-        gradient_accumulation_steps: batches per step.
-        cpu: compute on the CPU even if there is an accelerator.
+        gradient_accumulation_steps: batches per step; ``ACCELERATE_GRADIENT_ACCUMULATION_STEPS`` when not given, or 1.
+        cpu: compute on the CPU even if there is an accelerator; ``ACCELERATE_USE_CPU`` says it as well.
         dataloader_config: a `DataLoaderConfiguration`.
         rng_types: generators that are made equal in all processes when a loop over data begins: "torch", "cuda", "generator". Without it
             the order of the data is the same in all of them, and nothing else is touched.
@@ -80,7 +81,7 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
         telemetry: what the runtime tells of itself: True, False, or some of `accelbus.accelerator.telemetry.KINDS`.
 
     Raises:
-        ConfigurationError: an argument is wrong, or a tracker is unknown or not installed.
+        ConfigurationError: an argument is wrong or contradicts another, or a tracker is unknown or not installed.
     """
 
     def __init__(
@@ -113,13 +114,12 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
         self.project_configuration = options_from(ProjectConfiguration, project_config or ProjectConfiguration(), "project_config")
         if project_dir is not None and self.project_configuration.project_dir is None:
             self.project_configuration.set_directories(project_dir)
-        self.dataloader_config = options_from(
-            DataLoaderConfiguration, dataloader_config or DataLoaderConfiguration(split_batches=split_batches), "dataloader_config"
-        )
-        plugin = gradient_accumulation_plugin or GradientAccumulationPlugin(gradient_accumulation_steps)
-        self.gradient_state = GradientState(options_from(GradientAccumulationPlugin, plugin, "gradient_accumulation_plugin"))
-        self.state = start_processes(self.handlers.init_handler, cpu=cpu)
+        self.dataloader_config = _dataloader_config(dataloader_config, split_batches=split_batches)
+        self.gradient_state = GradientState(_accumulation(gradient_accumulation_plugin, gradient_accumulation_steps))
+        self.state = start_processes(self.handlers.init_handler, cpu=cpu or uses_cpu())
         self.mixed_precision = check_precision(mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION") or None, self.device)
+        if self.mixed_precision == "no" and self.handlers.autocast_handler is not None:
+            self.handlers.autocast_handler.autocast("no")  # says that it has no effect
         self._scaling = self._loss_scaling()
         self._before_saving, self._before_loading = OrderedDict(), OrderedDict()
         self._custom_objects: list[Any] = []
@@ -187,6 +187,8 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
     def _in_ddp(self, model: nn.Module) -> nn.Module:
         handler = self.handlers.ddp_handler
         if isinstance(model, DistributedDataParallel):
+            if handler is not None:
+                handler.warn_no_effect("has no effect on a model that is wrapped in DistributedDataParallel already", stacklevel=4)
             return model
         if handler is not None:
             return handler.wrap(model)
@@ -361,6 +363,34 @@ def _refuse(elsewhere: dict[str, Any]) -> None:
         if given is None or str(getattr(given, "value", given)).lower() == "no":
             continue
         raise ConfigurationError(f"{name}: Accelerator does single processes and DDP, not {_ELSEWHERE[name]}; {_WAY}")
+
+
+def _dataloader_config(given: Any, *, split_batches: bool) -> DataLoaderConfiguration:
+    """Return *given* as ours; *split_batches* if there is none.
+
+    Raises:
+        ConfigurationError: they contradict each other.
+    """
+    config = options_from(DataLoaderConfiguration, given or DataLoaderConfiguration(split_batches=split_batches), "dataloader_config")
+    if split_batches and not config.split_batches:
+        raise ConfigurationError("split_batches=True, but dataloader_config has split_batches=False; say it in dataloader_config only")
+    return config
+
+
+def _accumulation(plugin: Any, steps: int) -> GradientAccumulationPlugin:
+    """Return *plugin* as ours; *steps*, or what ``accelerate launch`` was told, if there is none.
+
+    Raises:
+        ConfigurationError: they contradict each other, or the environment has no number.
+    """
+    if plugin is None:
+        return GradientAccumulationPlugin(accumulation_steps() or 1 if steps == 1 else steps)
+    ours = options_from(GradientAccumulationPlugin, plugin, "gradient_accumulation_plugin")
+    if steps not in {1, ours.num_steps}:
+        raise ConfigurationError(
+            f"gradient_accumulation_steps={steps!r}, but gradient_accumulation_plugin has num_steps={ours.num_steps}; give one of them"
+        )
+    return ours
 
 
 def _check_parallelism(model: nn.Module) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -20,6 +20,9 @@ from accelbus.accelerator.optimizer import AcceleratedOptimizer
 from accelbus.accelerator.options import GradientAccumulationPlugin
 from accelbus.accelerator.parts import Parts
 from accelbus.handlers import AutocastKwargs, KeyAverages, ProfileKwargs, as_handler
+
+TRACES: Final = "traces"
+"""In the run directory: where profiles go that have no place of their own."""
 
 
 class TrainingMethods(Parts):
@@ -129,10 +132,10 @@ class TrainingMethods(Parts):
             yield
 
     def _autocast(self, handler: Any = None) -> contextlib.AbstractContextManager[object]:
-        if self.mixed_precision == "no":
-            return contextlib.nullcontext()
         if handler is not None:
             handler = as_handler(handler, "autocast_handler")
+        elif self.mixed_precision == "no":
+            return contextlib.nullcontext()  # that the handler of `Accelerator` has no effect was said at construction
         chosen = handler or self.handlers.autocast_handler or AutocastKwargs()
         return chosen.autocast(self.mixed_precision, device_type=self.state.device.type)
 
@@ -140,7 +143,9 @@ class TrainingMethods(Parts):
     def profile(self, profile_handler: ProfileKwargs | None = None) -> Iterator[torch.profiler.profile]:
         """Profile the block; call ``step()`` of what it yields after each step if the handler has a schedule.
 
-        Each cycle is exported and, with a run, sent to the trackers as a file and a table. No process waits for another.
+        With a run, each cycle is sent to the trackers as a file and a table; the file also stays in the handler's ``output_trace_dir``,
+        else in ``traces`` in the run directory. Without a run it is exported if there is an ``output_trace_dir``. No process waits for
+        another.
 
         Args:
             profile_handler: in place of the one of `Accelerator`.
@@ -150,9 +155,13 @@ class TrainingMethods(Parts):
             given = as_handler(profile_handler, "profile_handler")
             assert isinstance(given, ProfileKwargs), given
             chosen = given
-        sends = self._run is not None and "profile" in self.telemetry.kinds
+        run = self._run
+        sends = run is not None and run.settings.mode != "disabled" and "profile" in self.telemetry.kinds
         with chosen.build(
-            rank=self.state.process_index, first_step=self._last_step or 0, on_export=self._send_profile if sends else None
+            rank=self.state.process_index,
+            first_step=self._last_step or 0,
+            on_export=self._send_profile if sends else None,
+            default_trace_dir=run.dir / TRACES if run is not None and sends else None,
         ) as profiler:
             yield profiler
 

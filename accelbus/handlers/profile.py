@@ -114,6 +114,7 @@ class ProfileKwargs(KwargsHandler):
         rank: int | None = None,
         first_step: int = 0,
         on_export: OnExport | None = None,
+        default_trace_dir: str | os.PathLike[str] | None = None,
         **arguments: Any,  # Any: torch's own arguments
     ) -> torch.profiler.profile:
         """Make a profiler; use it with ``with``. No rank waits for another, at no time.
@@ -125,6 +126,7 @@ class ProfileKwargs(KwargsHandler):
             rank: this process's; the process group's, else the launcher's, when not given.
             first_step: number of the first step, for the names of files.
             on_export: called after the handler's own.
+            default_trace_dir: where traces go if the handler has no ``output_trace_dir``.
             arguments: what else torch takes, such as ``experimental_config``.
 
         Raises:
@@ -140,8 +142,14 @@ class ProfileKwargs(KwargsHandler):
             if rank not in self.ranks:
                 return IdleProfiler()
         hooks = tuple(hook for hook in (self.on_export, on_export) if hook is not None)
-        directory = None if self.output_trace_dir is None else Path(self.output_trace_dir)
-        trace = Trace(directory=directory, rank=rank, first_step=first_step, hooks=hooks, on_trace_ready=self.on_trace_ready)
+        directory = self.output_trace_dir or default_trace_dir
+        trace = Trace(
+            directory=None if directory is None else Path(directory),
+            rank=rank,
+            first_step=first_step,
+            hooks=hooks,
+            on_trace_ready=self.on_trace_ready,
+        )
         return ExportingProfiler(trace, **{**self._for_torch(), **arguments})
 
     def _for_torch(self) -> dict[str, Any]:

@@ -58,7 +58,11 @@ def test_one_script_for_every_machine(tmp_path: Path, ranks: int):
 
     project = tmp_path / "runs" / "digits-accelerator"
     (metrics,) = project.glob("*/jsonl/metrics.jsonl")
-    rows = [json.loads(line)["values"] for line in metrics.read_text().splitlines()]
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows = [line["values"] for line in lines]
+    media = [key for line in lines for key in line.get("media", {})]
+    assert sum(key.endswith(".json.gz") for key in media) == 2  # one cycle in each epoch, in rank 0
+    assert media.count("profile/rank0") == 2
     batches = -(-1437 // (128 * ranks))
     assert sum("train/loss" in row for row in rows) == 2 * batches
     assert [row["epoch"] for row in rows if "epoch" in row] == [1, 2]

@@ -362,9 +362,11 @@ def test_settings_in_force_are_recorded(done: Done):
 
 
 def test_a_rank_that_profiles_sends_its_trace(done: Done):
-    """As a file for the trackers; the others do not profile, and wait for nobody."""
-    assert [path.name.partition("_step")[0] for path in (done.directory / "traces").iterdir()] == ["profile_rank1"]
-    assert any("profile" in path.name for path in done.directory.glob("runs/*/jsonl/**/*"))
+    """As a file and as a table for the trackers; the others do not profile, and wait for nobody."""
+    (trace,) = (done.directory / "traces").iterdir()
+    assert trace.name.startswith("profile_rank1_step")
+    kinds = {key.rpartition("/")[2]: said["kind"] for row in done.rows() for key, said in row.get("media", {}).items()}
+    assert kinds == {trace.name: "artifact", "rank1": "table"}
 
 
 def test_an_exception_in_one_rank_ends_the_job(tmp_path: Path):

@@ -11,12 +11,21 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import accelbus
-from accelbus.accelerator import Accelerator, DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration, set_seed
+from accelbus.accelerator import (
+    Accelerator,
+    DataLoaderConfiguration,
+    GradientAccumulationPlugin,
+    ProjectConfiguration,
+    accelerator as accelerator_module,
+    set_seed,
+)
+from accelbus.accelerator.state import start_processes
 from accelbus.errors import ConfigurationError, UnknownTrackerError
-from accelbus.handlers import AutocastKwargs, DistributedDataParallelKwargs, GradScalerKwargs, NoEffectWarning, ProfileKwargs
+from accelbus.handlers import AutocastKwargs, DistributedDataParallelKwargs, GradScalerKwargs, NoEffectWarning, ProfileKwargs, base
 
 DATA = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16.0).reshape(16, 1))
 
@@ -179,11 +188,67 @@ def test_handlers_without_effect_say_so(make):
         make(kwargs_handlers=[DistributedDataParallelKwargs()]).prepare(network())
 
 
+def test_a_handler_for_a_precision_that_is_not_used_says_so(make):
+    """At construction, and for a block; one that asks for full precision has its way."""
+    with pytest.warns(NoEffectWarning, match='AutocastKwargs has no effect with mixed precision "no"'):
+        make(kwargs_handlers=[AutocastKwargs(cache_enabled=True)])
+    base._said.clear()
+    with (
+        pytest.warns(NoEffectWarning, match='AutocastKwargs has no effect with mixed precision "no"'),
+        make().autocast(AutocastKwargs(cache_enabled=True)),
+    ):
+        pass
+    accelerator = make(kwargs_handlers=[AutocastKwargs(enabled=False)])
+    with accelerator.autocast(), accelerator.autocast(AutocastKwargs(enabled=False)), make().autocast(AutocastKwargs()):
+        assert nn.functional.linear(torch.ones(1, 4), torch.ones(1, 4)).dtype == torch.float32
+
+
+def test_a_ddp_handler_for_a_model_that_is_wrapped_says_so(make, lone_group):
+    """The model stays as it was wrapped, whatever the handler says."""
+    accelerator = make(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=1)])
+    model = DistributedDataParallel(network())
+    with pytest.warns(NoEffectWarning, match="DistributedDataParallelKwargs has no effect on a model that is wrapped in"):
+        assert accelerator.prepare(model) is model
+
+
+def test_arguments_that_contradict_each_other_are_errors(make):
+    """An argument beside the configuration that holds the same; the same value twice is fine."""
+    with pytest.raises(ConfigurationError, match=r"split_batches=True, but dataloader_config has split_batches=False"):
+        make(split_batches=True, dataloader_config=DataLoaderConfiguration(even_batches=False))
+    with pytest.raises(ConfigurationError, match=r"gradient_accumulation_steps=4, but gradient_accumulation_plugin has num_steps=2"):
+        make(gradient_accumulation_steps=4, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=2))
+    assert make(split_batches=True, dataloader_config=DataLoaderConfiguration(split_batches=True)).split_batches
+    same = make(gradient_accumulation_steps=2, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=2))
+    assert same.gradient_accumulation_steps == 2
+
+
+def test_what_a_launcher_was_told_counts_where_no_argument_does(make, monkeypatch):
+    """`accelerate launch --gradient_accumulation_steps 4 --cpu`; words that mean nothing are errors."""
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    assert make().gradient_accumulation_steps == 4
+    assert make(gradient_accumulation_steps=2).gradient_accumulation_steps == 2
+    assert make(gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=3)).gradient_accumulation_steps == 3
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "many")
+    with pytest.raises(ConfigurationError, match="ACCELERATE_GRADIENT_ACCUMULATION_STEPS='many': expected an integer"):
+        make()
+    monkeypatch.delenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
+    asked: list[bool] = []
+    monkeypatch.setattr(accelerator_module, "start_processes", lambda _, *, cpu: asked.append(cpu) or start_processes(None, cpu=True))
+    for said in ("true", "1", "false", ""):
+        monkeypatch.setenv("ACCELERATE_USE_CPU", said)
+        Accelerator()
+    assert asked == [True, True, False, False]
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "perhaps")
+    with pytest.raises(ConfigurationError, match="ACCELERATE_USE_CPU='perhaps': expected true or false"):
+        Accelerator()
+
+
 def test_handlers_of_accelerate_are_taken(make):
     """Also its other objects."""
     import accelerate.utils as theirs
 
     accelerator = make(
+        mixed_precision="bf16",
         kwargs_handlers=[theirs.AutocastKwargs(cache_enabled=True)],
         dataloader_config=theirs.DataLoaderConfiguration(split_batches=True),
         project_config=theirs.ProjectConfiguration(total_limit=3),
