@@ -9,7 +9,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import nn
@@ -340,14 +340,17 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
         return None
 
     def _newest_checkpoint(self) -> Marker | None:
-        """Return whose run the newest checkpoint of the project belongs to: the same answer in every process."""
+        """Return whose run the newest checkpoint of the project belongs to, and number new ones behind it, alike in every process."""
         if self.project_dir is None:
             return None
-        found: list[Marker | None] = [None]
-        if self.is_main_process and (newest := checkpoint.newest(Path(self.project_dir))) is not None:
-            found = [checkpoint.marker_of(newest)]
-        broadcast_object_list(found)
-        return found[0]
+        found: list[Any] = [None, 0]
+        if self.is_main_process:
+            newest = checkpoint.newest(Path(self.project_dir))
+            found = [None if newest is None else checkpoint.marker_of(newest), checkpoint.next_number(Path(self.project_dir))]
+        marker, number = broadcast_object_list(found)
+        # A script that begins anew must neither meet the checkpoints of its predecessor nor be taken for an older one.
+        self.project_configuration.iteration = max(self.project_configuration.iteration, number)
+        return cast("Marker | None", marker)
 
 
 def _refuse(elsewhere: dict[str, Any]) -> None:

@@ -101,10 +101,19 @@ def newest(project_dir: Path) -> Path | None:
 
 
 def named_automatically(project_dir: Path) -> list[Path]:
-    """Return the checkpoints that ``automatic_checkpoint_naming`` has made, complete or not, the oldest first."""
-    directory = project_dir / CHECKPOINTS
-    found = [(int(match[1]), entry) for entry in _entries(directory) if (match := _NUMBERED.fullmatch(entry.name)) is not None]
-    return [path for _, path in sorted(found)]
+    """Return the checkpoints that ``automatic_checkpoint_naming`` has made: incomplete ones, then the others, the oldest first."""
+    found = [(marker.created_ns if (marker := marker_of(path)) else -1, number, path) for number, path in _numbered_in(project_dir)]
+    return [path for _, _, path in sorted(found)]
+
+
+def next_number(project_dir: Path) -> int:
+    """Return the number behind that of every complete checkpoint that ``automatic_checkpoint_naming`` has made."""
+    return max((number + 1 for number, path in _numbered_in(project_dir) if marker_of(path) is not None), default=0)
+
+
+def _numbered_in(project_dir: Path) -> list[tuple[int, Path]]:
+    entries = _entries(project_dir / CHECKPOINTS)
+    return [(int(match[1]), entry) for entry in entries if (match := _NUMBERED.fullmatch(entry.name)) is not None]
 
 
 def _candidates(project_dir: Path) -> Iterator[Path]:
@@ -120,4 +129,17 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-__all__ = ["CHECKPOINTS", "MARKER", "Marker", "mark", "marker_of", "named_automatically", "newest", "numbered", "read", "unmark", "write"]
+__all__ = [
+    "CHECKPOINTS",
+    "MARKER",
+    "Marker",
+    "mark",
+    "marker_of",
+    "named_automatically",
+    "newest",
+    "next_number",
+    "numbered",
+    "read",
+    "unmark",
+    "write",
+]

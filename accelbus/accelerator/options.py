@@ -56,7 +56,7 @@ class ProjectConfiguration:
     total_limit: int | None = None
     """How many of these are kept."""
     iteration: int = 0
-    """Number of the next one."""
+    """Number of the next one, at least; those that are there are not overwritten."""
     save_on_each_node: bool = False
     """For file systems that the nodes do not share."""
 

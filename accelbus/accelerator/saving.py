@@ -78,7 +78,7 @@ class SavingMethods(Parts):
         self.wait_for_everyone()
         if self._writes:
             checkpoint.mark(directory, self._marker())
-            self._drop_old_checkpoints()
+            self._drop_old_checkpoints(directory)
         self.wait_for_everyone()
         self.project_configuration.iteration += 1
         return str(directory)
@@ -128,8 +128,8 @@ class SavingMethods(Parts):
             directory = Path(project.project_dir) / checkpoint.CHECKPOINTS / f"checkpoint_{project.iteration}"
             if checkpoint.marker_of(directory) is not None:
                 raise ConfigurationError(
-                    f"the checkpoint {str(directory)!r} is there already; load_state() goes on behind it, or set "
-                    f"accelerator.project_configuration.iteration"
+                    f"the checkpoint {str(directory)!r} is there already; set accelerator.project_configuration.iteration to "
+                    f"{checkpoint.next_number(Path(project.project_dir))}, which is free, or remove it"
                 )
         elif output_dir is not None:
             directory = Path(output_dir)
@@ -139,6 +139,8 @@ class SavingMethods(Parts):
         directory.mkdir(parents=True, exist_ok=True)
         if self._writes:
             checkpoint.unmark(directory)
+        # Not before the marker is gone does anybody replace a file: what is complete would be a mixture of two checkpoints.
+        self.wait_for_everyone()
         return directory
 
     def _checkpoint_to_load(self, input_dir: str | os.PathLike[str] | None) -> tuple[Path, Marker]:
@@ -153,7 +155,7 @@ class SavingMethods(Parts):
             directory = next((path for path in reversed(named) if checkpoint.marker_of(path) is not None), None)
             if directory is None:
                 raise ConfigurationError(f"there is no complete checkpoint in {str(project.project_dir)!r}")
-            project.iteration = int(directory.name.rpartition("_")[2]) + 1
+            project.iteration = checkpoint.next_number(Path(project.project_dir))
         else:
             raise ConfigurationError("load_state() needs input_dir, or a project_dir with automatic_checkpoint_naming")
         marker = checkpoint.marker_of(directory)
@@ -216,13 +218,13 @@ class SavingMethods(Parts):
                     parameter.grad = gradients[name].to(parameter.device)
         randomness.restore(own["random"])
 
-    def _drop_old_checkpoints(self) -> None:
-        """Keep as many as ``total_limit`` says; the new one is complete by now."""
+    def _drop_old_checkpoints(self, new: Path) -> None:
+        """Keep as many as ``total_limit`` says, *new* among them, which is complete by now."""
         project = self.project_configuration
         if not project.automatic_checkpoint_naming or project.total_limit is None or project.project_dir is None:
             return
-        named = checkpoint.named_automatically(Path(project.project_dir))
-        for path in named[: max(0, len(named) - project.total_limit)]:
+        others = [path for path in checkpoint.named_automatically(Path(project.project_dir)) if path != new]
+        for path in others[: max(0, len(others) + 1 - project.total_limit)]:
             checkpoint.unmark(path)
             shutil.rmtree(path, ignore_errors=True)
 

@@ -96,6 +96,64 @@ def test_checkpoints_are_numbered_and_old_ones_go(make, tmp_path):
     assert again.accelerator.save_state().endswith("checkpoint_4")
 
 
+def test_a_run_that_begins_anew_goes_on_behind_the_checkpoints_that_are_there(make, tmp_path):
+    """total_limit drops those of the former run, not the one just written, and load_state finds what was saved last."""
+
+    def again():
+        return Training(
+            make, project_config=ProjectConfiguration(project_dir=tmp_path, automatic_checkpoint_naming=True, total_limit=2)
+        ).accelerator
+
+    first = again()
+    for _ in range(3):
+        first.save_state()
+    second = again()
+    path = second.save_state()
+    assert path.endswith("checkpoint_3")
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["checkpoint_2", "checkpoint_3"]
+    third = again()
+    third.load_state(tmp_path / "checkpoints" / "checkpoint_2")  # an older one, by name
+    assert third.save_state().endswith("checkpoint_4")
+
+
+def test_the_checkpoint_just_written_is_kept_whatever_its_number(make, tmp_path):
+    """Age decides, not the number that a script has set, nor a clock that was put back; interrupted ones go first."""
+    config = ProjectConfiguration(project_dir=tmp_path, automatic_checkpoint_naming=True, total_limit=2, iteration=8)
+    accelerator = Training(make, project_config=config).accelerator
+    for _ in range(2):
+        accelerator.save_state()
+    (tmp_path / "checkpoints" / "checkpoint_20").mkdir()
+    config.iteration = 0
+    assert accelerator.save_state().endswith("checkpoint_0")
+    directory = tmp_path / "checkpoints"
+    assert sorted(path.name for path in directory.iterdir()) == ["checkpoint_0", "checkpoint_9"]
+    assert checkpoint.named_automatically(tmp_path)[-1] == directory / "checkpoint_0"
+
+    future = checkpoint.marker_of(directory / "checkpoint_9")
+    future.created_ns *= 2
+    checkpoint.mark(directory / "checkpoint_9", future)
+    config.total_limit, config.iteration = 1, 5
+    accelerator.save_state()
+    assert [path.name for path in directory.iterdir()] == ["checkpoint_5"]
+
+
+def test_nothing_is_replaced_while_the_former_checkpoint_counts_as_complete(make, tmp_path, monkeypatch):
+    """Every process waits until the marker is gone before it writes into a directory that has one."""
+    accelerator, done = Training(make).accelerator, []
+    accelerator.save_state(tmp_path)
+
+    def noted(name, function):
+        return lambda *given: (done.append(name), function(*given))
+
+    for name in ("unmark", "write", "mark"):
+        monkeypatch.setattr(checkpoint, name, noted(name, getattr(checkpoint, name)))
+    monkeypatch.setattr(accelerator, "wait_for_everyone", lambda: done.append("wait"))
+    accelerator.save_state(tmp_path)
+    assert done.count("unmark") == 1
+    assert done[done.index("unmark") + 1] == "wait"
+    assert done.index("unmark") < done.index("write") < done.index("mark")
+
+
 def test_an_incomplete_checkpoint_is_not_loaded(make, tmp_path):
     """Whatever is missing, the error says what was expected."""
     training = Training(make)
