@@ -15,6 +15,7 @@ from accelbus import tracking
 from accelbus.accelerator.checkpoint import Marker
 from accelbus.accelerator.parts import Parts
 from accelbus.client import current
+from accelbus.client.compiled import outside_of_graphs
 from accelbus.client.run import Run
 from accelbus.config import Settings
 from accelbus.rundir import RunDir
@@ -74,6 +75,7 @@ class TrackerMethods(Parts):
             run.log_config({"accelerator": self.facts()})
         self._continue(run)
 
+    @outside_of_graphs
     def log(self, values: Mapping[str, Any], step: int | None = None, log_kwargs: Mapping[str, Any] | None = None) -> None:
         """Queue *values* for every tracker, from any process; the telemetry since the last call goes with them. See `Run.log`.
 
@@ -89,6 +91,7 @@ class TrackerMethods(Parts):
             values = {**numbers, **values}
         run.log(values, step, log_kwargs)
 
+    @outside_of_graphs
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
         """Return one tracker, usable in every process; see `Run.get_tracker`. In a process without a run, one that does nothing."""
         run = self._run

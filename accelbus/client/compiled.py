@@ -15,13 +15,37 @@ _F = TypeVar("_F")
 _is_out = False
 
 
+class Notice(str):
+    """The reason that torch's compiler reads where a graph ends at one of our functions: reading it is what warns, once per process.
+
+    This happens while torch compiles, so that calls from anywhere else cost nothing.
+    """
+
+    __slots__ = ()
+    was_given = False
+
+    @classmethod
+    def give(cls) -> None:
+        """Warn, the first time."""
+        if not Notice.was_given:
+            Notice.was_given = True
+            _log.warning("log() inside a function compiled with torch.compile breaks its graph at every call; %s", _ADVICE)
+
+    def __format__(self, spec: str) -> str:
+        self.give()
+        return super().__format__(spec)
+
+
+_REASON: Final = Notice(f"accelbus cannot log inside a compiled function: {_ADVICE}")
+
+
 def outside_of_graphs(function: _F) -> _F:
     """Mark *function* as what ``torch.compiler.disable`` would, without importing torch: compiled code calls it, and does not look inside.
 
-    With ``fullgraph=True`` torch raises, and shows the advice.
+    With ``fullgraph=True`` torch raises, and shows the advice; else there is a warning, whatever is logged.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001  torch's own marks
-    function._torchdynamo_disable_msg = f"accelbus cannot log inside a compiled function: {_ADVICE}"  # type: ignore[attr-defined]  # noqa: SLF001
+    function._torchdynamo_disable_msg = _REASON  # type: ignore[attr-defined]  # noqa: SLF001
     return function
 
 
@@ -37,22 +61,20 @@ def keep_out() -> None:
 
 
 class CompiledCallers:
-    """Warns once when tensors are logged from inside a compiled function, which then ends a graph at every call."""
+    """Warns once when tensors are logged from inside a compiled function by a way that the compiler had no reason to read for."""
 
     def __init__(self) -> None:
         self._calls = 0
-        self._said = False
 
     def look(self) -> None:
         """Look whether this call comes from compiled code, now and then."""
         self._calls += 1
         calls = self._calls
-        if self._said or (calls > _ALWAYS and calls & (calls - 1)):
+        if Notice.was_given or (calls > _ALWAYS and calls & (calls - 1)):
             return
         keep_out()
         if "torch._dynamo.eval_frame" in sys.modules and _is_compiled(sys._getframe(1)):  # noqa: SLF001
-            self._said = True
-            _log.warning("log() inside a function compiled with torch.compile breaks its graph at every call; %s", _ADVICE)
+            Notice.give()
 
 
 def _is_compiled(frame: FrameType | None) -> bool:
@@ -63,4 +85,4 @@ def _is_compiled(frame: FrameType | None) -> bool:
     return False
 
 
-__all__ = ["CompiledCallers", "keep_out", "outside_of_graphs"]
+__all__ = ["CompiledCallers", "Notice", "keep_out", "outside_of_graphs"]

@@ -11,6 +11,7 @@ import msgspec
 
 from accelbus.client import directory
 from accelbus.client.attach import Handle
+from accelbus.client.compiled import outside_of_graphs
 from accelbus.client.plan import WORKER, make_plan
 from accelbus.client.run import Run
 from accelbus.client.unheard import speak_up
@@ -96,6 +97,7 @@ def attach(run: Run | Handle | None = None, *, role: str = WORKER) -> Run:
     return attached
 
 
+@outside_of_graphs
 def log(values: Mapping[str, Any], step: int | None = None, log_kwargs: Mapping[str, Any] | None = None) -> None:
     """`Run.log` of the current run.
 
@@ -105,6 +107,7 @@ def log(values: Mapping[str, Any], step: int | None = None, log_kwargs: Mapping[
     _need_current().log(values, step, log_kwargs)
 
 
+@outside_of_graphs
 def log_artifact(path: str | os.PathLike[str], name: str | None = None, **arguments: Any) -> None:
     """`Run.log_artifact` of the current run: a file or directory, for every tracker.
 
@@ -114,6 +117,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None, **argume
     _need_current().log_artifact(path, name, **arguments)
 
 
+@outside_of_graphs
 def alert(title: str, text: str = "", level: str = "info") -> None:
     """`Run.alert` of the current run: a message to whoever watches.
 

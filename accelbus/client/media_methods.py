@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from accelbus.client.compiled import outside_of_graphs
 from accelbus.media import Alert, Artifact, Audio, Figure, Histogram, Html, Image, Table, Video, Wrapper
 
 ARTIFACTS: Final = "artifact/"
@@ -27,6 +28,7 @@ class MediaMethods:
         """Queue *values* for whom they are meant; see `accelbus.client.intake.Intake.put`."""
         raise NotImplementedError
 
+    @outside_of_graphs
     def log_image(self, key: str, image: Any, step: int | None = None, caption: str | None = None) -> None:
         """Log a picture.
 
@@ -38,6 +40,7 @@ class MediaMethods:
         """
         self._log_beside({key: Image(image, caption)}, step)
 
+    @outside_of_graphs
     def log_images(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
         """Log pictures under several keys.
 
@@ -49,12 +52,14 @@ class MediaMethods:
         """
         self._log_beside(_all_pictures(values), step)
 
+    @outside_of_graphs
     def log_histogram(
         self, key: str, values: Any = None, step: int | None = None, *, bins: int = 64, np_histogram: tuple[Any, Any] | None = None
     ) -> None:
         """Log how *values*, of any shape, are distributed, or ``np_histogram=(counts, edges)``."""
         self._log_beside({key: Histogram(values, bins=bins, np_histogram=np_histogram)}, step)
 
+    @outside_of_graphs
     def log_table(
         self,
         table_name: str,
@@ -67,10 +72,12 @@ class MediaMethods:
         """Log rows under named columns; see `accelbus.Table`. Other keyword arguments, as for `log_images`, mean nothing."""
         self._log_beside({table_name: Table(columns, data, dataframe)}, step)
 
+    @outside_of_graphs
     def log_text(self, key: str, text: str, step: int | None = None) -> None:
         """Log text; the same as ``log({key: text})``, except that it counts no step."""
         self._log_beside({key: text}, step)
 
+    @outside_of_graphs
     def log_figure(
         self,
         key: Any,
@@ -91,18 +98,22 @@ class MediaMethods:
             key, figure = figure, key
         self._log_beside({key: Figure(figure, caption)}, step)
 
+    @outside_of_graphs
     def log_audio(self, key: str, data: Any, sample_rate: int = 44100, step: int | None = None, caption: str | None = None) -> None:
         """Log sound; see `accelbus.Audio`."""
         self._log_beside({key: Audio(data, sample_rate, caption)}, step)
 
+    @outside_of_graphs
     def log_video(self, key: str, data: Any, fps: float = 4, step: int | None = None, caption: str | None = None) -> None:
         """Log moving pictures; see `accelbus.Video`."""
         self._log_beside({key: Video(data, fps, caption)}, step)
 
+    @outside_of_graphs
     def log_html(self, key: str, html: str, step: int | None = None, caption: str | None = None) -> None:
         """Log a piece of HTML."""
         self._log_beside({key: Html(html, caption)}, step)
 
+    @outside_of_graphs
     def log_artifact(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -133,6 +144,7 @@ class MediaMethods:
         wrapper = Artifact(path, name, type, aliases, metadata)  # type: ignore[arg-type]  # None is refused when it is read
         self._log_beside({ARTIFACTS + (str(name) if name else _name_of(path)): wrapper}, step)
 
+    @outside_of_graphs
     def log_artifacts(
         self,
         local_dir: str | os.PathLike[str],
@@ -147,6 +159,7 @@ class MediaMethods:
         """Log a directory and all that is in it, as one artifact; see `log_artifact`. *artifact_path* is its name, too."""
         self.log_artifact(local_dir, name or artifact_path, type, aliases, metadata, step)
 
+    @outside_of_graphs
     def alert(self, title: str, text: str = "", level: str = "info", step: int | None = None) -> None:
         """Send a message to whoever watches the run: in the tracker's way, else into its log.
 

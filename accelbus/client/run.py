@@ -164,6 +164,7 @@ class Run(MediaMethods, StatementMethods):
     @overload
     def get_tracker(self, name: str, unwrap: bool) -> Any: ...
 
+    @outside_of_graphs
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
         """Return one tracker of the run, the same usable object in every rank: what is logged there goes to it only.
 

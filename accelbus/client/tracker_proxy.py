@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from accelbus.client.compiled import outside_of_graphs
 from accelbus.client.faults import Faults
 from accelbus.client.media_methods import MediaMethods
 from accelbus.client.statement_methods import StatementMethods
@@ -31,6 +32,7 @@ class TrackerProxy(MediaMethods, StatementMethods):
         self._run = run
         self._sinks = (run.sink_of(name),)
 
+    @outside_of_graphs
     def log(self, values: Mapping[str, Any], step: int | None = None, **log_kwargs: Any) -> None:
         """`Run.log` for this tracker only; *log_kwargs* go to its ``log``."""
         self._run.put(values, step, sinks=self._sinks, log_kwargs={self.name: log_kwargs} if log_kwargs else None)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import accelbus
-from accelbus.client import device
+from accelbus.client import compiled, device
 from accelbus.reader.audit import audit
 from tests.support.lines import metric_lines
 
@@ -129,6 +129,14 @@ def test_nested_and_listed_values_keep_their_names(run, fake):
     assert metric_lines(run) == {1: {"train/loss": 1.0, "several/0": 2.0, "several/1": 3.0}}
 
 
+@pytest.fixture
+def first_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has been said in this process, and nothing has been compiled."""
+    monkeypatch.setattr(compiled.Notice, "was_given", False)
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("first_notice")
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")  # its first look, before it is told to keep out
 def test_a_tensor_logged_inside_a_compiled_function_is_kept_and_said_once(tmp_path, caplog):
     """A graph that breaks at every step must not do so in silence."""
@@ -144,6 +152,70 @@ def test_a_tensor_logged_inside_a_compiled_function_is_kept_and_said_once(tmp_pa
             step(torch.full((3,), float(number)), number)
     lines: dict[int, dict[str, Any]] = metric_lines(run)
     assert {at: line["loss"] for at, line in lines.items()} == {0: 0.0, 1: 1.0, 2: 4.0}
+    assert caplog.text.count("breaks its graph") == 1
+
+
+def by_run(run: accelbus.Run, number: int) -> None:
+    run.log({"lr": 0.1}, step=number)
+
+
+def by_module(_: accelbus.Run, number: int) -> None:
+    accelbus.log({"lr": 0.1}, step=number)
+
+
+def by_tracker(run: accelbus.Run, number: int) -> None:
+    run.get_tracker("jsonl").log({"lr": 0.1}, step=number)
+
+
+def an_alert(run: accelbus.Run, number: int) -> None:
+    run.alert(f"step {number}")
+
+
+@pytest.mark.usefixtures("first_notice")
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+@pytest.mark.parametrize("log", [by_run, by_module, by_tracker, an_alert])
+def test_what_is_logged_from_the_host_inside_a_compiled_function_is_said_once(tmp_path, caplog, log):
+    """No tensor is needed for a graph to break; nor need it be among the first calls of the run."""
+    with (
+        caplog.at_level(logging.WARNING),
+        accelbus.init("compiled", dir=str(tmp_path), mode="offline", log_with="jsonl", resume="never") as run,
+    ):
+        for number in range(200):
+            log(run, number)
+        assert "breaks its graph" not in caplog.text
+
+        @torch.compile(backend="eager")
+        def step(x: torch.Tensor) -> torch.Tensor:
+            y = x * x
+            log(run, 200)
+            return y + 1
+
+        for number in range(3):
+            assert torch.equal(step(torch.full((3,), float(number))), torch.full((3,), float(number * number + 1)))
+    assert caplog.text.count("breaks its graph") == 1
+    assert "log them outside" in caplog.text
+
+
+@pytest.mark.usefixtures("first_notice")
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_an_accelerator_that_logs_inside_a_compiled_function_says_so_once(tmp_path, caplog):
+    """Its telemetry is gathered outside of the graph as well; with fullgraph torch shows the advice."""
+    accelerator = accelbus.Accelerator(cpu=True)
+    accelerator.init_trackers("compiled", dir=str(tmp_path), mode="offline", resume="never")
+
+    def step(x: torch.Tensor, number: int) -> torch.Tensor:
+        accelerator.log({"lr": 0.1}, step=number)
+        return x + 1
+
+    with caplog.at_level(logging.WARNING):
+        compiled_step = torch.compile(step, backend="eager")
+        for number in range(3):
+            compiled_step(torch.ones(2), number)
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="log them outside"):
+        torch.compile(step, backend="eager", fullgraph=True)(torch.ones(2), 3)
+    accelerator.end_training()
+    assert {number: line["lr"] for number, line in metric_lines(accelerator.run).items()} == {0: 0.1, 1: 0.1, 2: 0.1}
     assert caplog.text.count("breaks its graph") == 1
 
 
