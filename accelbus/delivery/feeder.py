@@ -281,7 +281,12 @@ def describe(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  isolation: an error of a tracker may even fail to say what it is
         text = type(error).__name__
-    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())[:_REASON_CHARACTERS]
+    return describe_text(text)
+
+
+def describe_text(text: str) -> str:
+    """Return *text* as one short line that can be encoded."""
+    return " ".join(str(text).encode("utf-8", "backslashreplace").decode().split())[:_REASON_CHARACTERS]
 
 
 def is_news(count: int) -> bool:
@@ -289,4 +294,4 @@ def is_news(count: int) -> bool:
     return count & (count - 1) == 0
 
 
-__all__ = ["Calls", "Feeder", "back_off", "describe", "is_news"]
+__all__ = ["Calls", "Feeder", "back_off", "describe", "describe_text", "is_news"]

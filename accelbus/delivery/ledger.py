@@ -25,6 +25,8 @@ class OwedRow(NamedTuple):
     """{rank: values}"""
     media_key: str | None = None
     """The row is this one media value; the tracker gets it through a hook of its own."""
+    points: Mapping[str, Point] = {}
+    """{key: what the value was made of}; of no use for media, whose contributions are the row's."""
 
     @property
     def label(self) -> str:
@@ -85,6 +87,14 @@ class Ledger:
         _add(self._queued, owed.contributions, sign=-1)
         _add(self._dead, owed.contributions)
 
+    def refuse(self, amounts: Mapping[int, int]) -> None:
+        """{rank: values} that the tracker had taken are in the dead letters after all."""
+        for rank, amount in amounts.items():
+            taken = min(amount, self._taken[rank])
+            self._taken[rank] -= taken
+            self._delivered[rank] -= amount - taken
+            self._dead[rank] += amount
+
     def settle(self) -> None:
         """What the tracker has taken is durable."""
         _add(self._delivered, self._taken)
@@ -131,10 +141,13 @@ def rows_of(points: Iterable[Point], keywords: Callable[[int, int], Mapping[str,
         place = (point.attempt, point.step)
         if place not in values:
             values[place], contributions[place] = {}, {}
-        values[place][point.key] = point
+        row = values[place]
+        row[point.key] = point if point.key not in row else _both(row[point.key], point)
         # By hand here and in the ledger: it is done for every row, and Counter.update takes its time.
         _add(contributions[place], point.contributions)
-    scalars = [OwedRow(_row(place, values[place].values(), keywords), contributions[place]) for place in sorted(values)]
+    scalars = [
+        OwedRow(_row(place, values[place].values(), keywords), contributions[place], points=values[place]) for place in sorted(values)
+    ]
     return Rows(scalars, _media_rows(media) if media else [])
 
 
@@ -165,6 +178,12 @@ def _media_rows(points: Iterable[Point]) -> list[OwedRow]:
 def _add(total: dict[int, int], amounts: Mapping[int, int], *, sign: int = 1) -> None:
     for rank, amount in amounts.items():
         total[rank] = total.get(rank, 0) + sign * amount
+
+
+def _both(earlier: Point, later: Point) -> Point:
+    contributions = dict(earlier.contributions)
+    _add(contributions, later.contributions)
+    return later._replace(contributions=contributions)
 
 
 def _row(place: tuple[int, int], points: Iterable[Point], keywords: Callable[[int, int], Mapping[str, Any]] | None) -> Row:

@@ -162,6 +162,7 @@ class Saver:
         self._teller.tell()
         if self._session.durable_after == "finish":
             # Nothing is durable before the end: a crash feeds everything again.
+            self._repeater.call("flush", self._session.settle_refusals)
             self._saved_at = time.monotonic()
             self.owes = self.has_read = False
             return

@@ -7,15 +7,18 @@ import copy
 import inspect
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from accelbus.config import SinkOptions
 from accelbus.delivery.channel import Channel
 from accelbus.delivery.deadletters import DeadLetters
+from accelbus.delivery.feeder import describe_text
+from accelbus.delivery.handed import HandedRows, Refused
 from accelbus.delivery.ledger import Ledger, OwedRow
 from accelbus.delivery.making import Maker
 from accelbus.delivery.output import check_output
@@ -23,10 +26,13 @@ from accelbus.delivery.selection import redacted
 from accelbus.delivery.statements import Kind, loaded
 from accelbus.media import TIME, unpack
 from accelbus.rundir import RunDir, RunRecord
-from accelbus.tracking import GeneralTracker, RunInfo, finish_with_status, name_and_rank, overrides, wants_every_rank
+from accelbus.tracking import GeneralTracker, RefusedRow, RunInfo, finish_with_status, name_and_rank, overrides, wants_every_rank
 from accelbus.values import config_values
 
 logger = logging.getLogger(__name__)
+
+_MOST_NOTICES: Final = 21
+"""In a status: more than a supervisor passes on. What comes later is in the worker's log only."""
 
 
 class Session:
@@ -49,6 +55,12 @@ class Session:
         """Of every call."""
         self._takes_keyword: Callable[[str], bool] = bool
         self._refused_keywords: set[str] = set()
+        self._handed: HandedRows | None = None
+        """Of trackers that may say later that their service refused a row."""
+        self._refused: deque[Refused] = deque()
+        """What the tracker has said, until it is in the dead letters."""
+        self._is_closed = False
+        """The tracker was finished; what it refused may not be written yet."""
         self.names_rows = False
         """Report each row before it is tried."""
         self.names_media = False
@@ -86,16 +98,19 @@ class Session:
         logging_dir = self._logging_dir
         tracker = self._maker.make(logging_dir, self._state_dir)
         tracker.run_info = self._run_info(logging_dir, resumed=resumed)
+        tracker.tell_user = self.notice
+        self._is_closed = False
         if overrides(tracker, "restore"):
             tracker.restore(checkpoint)
         tracker.start()
         self._takes_batches = overrides(tracker, "log_batch")
+        self._handed = HandedRows() if overrides(tracker, "refused_rows") else None
         self._takes_keyword = _keywords_of(getattr(tracker, "logs_with", tracker.log))
         self._tracker = tracker
         self._channel.status.url = self._url(logging_dir)
         if wants_every_rank(getattr(tracker, "inner", tracker)) and self._record.world_size > 1 and name_and_rank(self._sink)[1] is None:
             # Only who has imported the class knows; a rank does not.
-            self._channel.status.notice = (
+            self.notice(
                 "main_process_only is False, but this is one tracker for all ranks, as a class that is named has: give log_with the class "
                 f"itself, or sink_options={{{self._sink!r}: {{'per_rank': True}}}}, for one in every rank"
             )
@@ -143,7 +158,7 @@ class Session:
         finally:
             channel.enter("idle")
             channel.status.row = ""
-        self._ledger.take(rows)
+        self._take(rows)
         channel.status.rows += len(rows)
         return time.monotonic() - began
 
@@ -161,7 +176,7 @@ class Session:
             finally:
                 channel.enter("idle")
                 channel.status.row = ""
-            self._ledger.take([owed])
+            self._take([owed])
             channel.status.media += 1
         return time.monotonic() - began
 
@@ -178,6 +193,7 @@ class Session:
         tracker = self._current
         if overrides(tracker, "flush"):
             tracker.flush()
+        self.settle_refusals()
         checkpoint = self._checkpoint()
         self._channel.enter("idle")
         return checkpoint
@@ -189,13 +205,53 @@ class Session:
             status: None: with no word on how the run ended.
         """
         self._channel.enter("finish")
-        if status is None:
+        if self._is_closed:
+            # The dead letters could not be written; it is not closed twice for that.
+            pass
+        elif status is None:
             self._current.finish()
         else:
             finish_with_status(self._current, status)
+        self._is_closed = True
+        self.settle_refusals()
         checkpoint = self._checkpoint()
         self._channel.enter("idle")
         return checkpoint
+
+    def settle_refusals(self) -> None:
+        """Write what the tracker's service has refused, of the rows it had taken, to the dead letters.
+
+        Raises:
+            OSError: there is no room for it; what is left is written with the next call.
+        """
+        if self._handed is None:
+            return
+        for refusal in self._current.refused_rows():
+            self._refused.extend(self._handed.refused(RefusedRow(*refusal)))
+        while self._refused:
+            row, contributions, reason = self._refused[0]
+            self._letters.append(row, describe_text(reason))
+            self._refused.popleft()
+            self._ledger.refuse(contributions)
+            self._channel.status.dead_letters += 1
+            self._channel.push()
+
+    def notice(self, text: str) -> None:
+        """Tell the user *text*, once. Any thread may call it."""
+        text = describe_text(text)
+        notices = self._channel.status.notices
+        if text in notices:
+            return
+        logger.warning("%s", text)
+        # A list of its own for each report: one may be on its way.
+        self._channel.status.notices = [*notices, text][:_MOST_NOTICES]
+        self._channel.push()
+
+    def _take(self, rows: Sequence[OwedRow]) -> None:
+        """The tracker has *rows*."""
+        self._ledger.take(rows)
+        if self._handed is not None:
+            self._handed.add(rows)
 
     def check_output(self, checkpoint: Mapping[str, Any]) -> None:
         """Look whether the files that *checkpoint* names are there. Needs no tracker.

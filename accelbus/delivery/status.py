@@ -68,8 +68,8 @@ class SinkStatus(msgspec.Struct, omit_defaults=True, kw_only=True):
     last_error: str = ""
     url: str = ""
     """Where a person finds the run: the tracker's URL or path."""
-    notice: str = ""
-    """Something a person should know once."""
+    notices: list[str] = []
+    """What a person should know once each, in order; the first few."""
     caught_up_ns: int = 0
     """Wall clock when the journal was last read to its end, with everything delivered and durable."""
     lag_seconds: float = 0.0

@@ -33,6 +33,8 @@ MakeWorker: TypeAlias = Callable[[str, WorkerSpec, Callable[[SinkStatus], None]]
 _STATUS_FILE_INTERVAL = 2.0
 _CALLS = frozenset({"log", "media", "flush", "finish"})
 _WORKING = frozenset({"running", "up_to_date"})
+_MOST_NOTICES = 20
+"""That a tracker tells the user: one that says something of every step would flood the terminal."""
 
 
 class Tender:
@@ -91,6 +93,8 @@ class Tender:
         self._one_by_one = False
         self._failures = 0
         self._said: set[str] = set()
+        self._heard: set[str] = set()
+        """Notices of the tracker that were passed on."""
         self._written_at = -_STATUS_FILE_INTERVAL
         self.status = SinkStatus(sink=sink)
         self.resolved: Resolved | None = None
@@ -304,8 +308,8 @@ class Tender:
     def _tell(self, status: SinkStatus, previous: SinkStatus) -> None:
         if status.url:
             self._say("url", "info", status.url)
-        if status.notice:
-            self._say("notice", "warning", status.notice)
+        for text in status.notices:
+            self._say_what_it_says(text)
         if status.phase in _CALLS and status.phase_seconds > self._tuning.slow_notice:
             self._say(f"slow {status.phase}", "warning", f"has been in {status.phase} for {status.phase_seconds:.0f} s")
         if status.state == "retrying" and status.last_error:
@@ -317,6 +321,16 @@ class Tender:
             )
         if previous.state == "blocked" and status.state in _WORKING:
             self._on_notice("info", f"{self._sink}: works again", self._sink)
+
+    def _say_what_it_says(self, text: str) -> None:
+        """Pass a notice of the tracker on, once however often its worker is started."""
+        if text in self._heard:
+            return
+        if len(self._heard) >= _MOST_NOTICES:
+            self._say("more notices", "warning", f"says more; see {self._run_dir.logs / self._sink}.log")
+            return
+        self._heard.add(text)
+        self._on_notice("warning", f"{self._sink}: {text}", self._sink)
 
     async def _mind_slow_start(self) -> None:
         await anyio.sleep(self._tuning.slow_notice)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelbus.tracking.base import GeneralTracker, Row, RunInfo
+from accelbus.tracking.base import GeneralTracker, RefusedRow, Row, RunInfo
 from accelbus.tracking.choosing import LoggerType, filter_trackers, get_available_trackers
 from accelbus.tracking.foreign import adapted
 from accelbus.tracking.given import Crossing, cross, rebuild, separate
@@ -50,6 +50,7 @@ __all__ = [
     "Crossing",
     "GeneralTracker",
     "LoggerType",
+    "RefusedRow",
     "Row",
     "RunInfo",
     "TrackerSpec",

@@ -11,18 +11,21 @@ A tracker runs in a process of its own; delivery calls, in this order and from o
     tracker.define_metric(...), summarise(...), store_run_record(...)
     tracker.log_batch(rows) or tracker.log(values, step=step)
     tracker.log_image(key, media, step), ...     # media of a row after its other values
-    tracker.flush(), tracker.checkpoint()        # before the cursor moves
-    tracker.finish(status)
+    tracker.flush(), tracker.refused_rows(), tracker.checkpoint()        # before the cursor moves
+    tracker.finish(status), tracker.refused_rows()
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from accelbus.events import Scalar
 from accelbus.tracking.media import MediaHooks
+
+_log = logging.getLogger(__name__)
 
 
 class RunInfo(NamedTuple):
@@ -63,6 +66,17 @@ class Row(NamedTuple):
     """What the user gave for this tracker's ``log``. `GeneralTracker.log_batch` passes it on; all rows of one call have the same."""
 
 
+class RefusedRow(NamedTuple):
+    """A row, or values of one, that a tracker took and its service will not have."""
+
+    attempt: int
+    step: int
+    reason: str
+    """For people: what the service said."""
+    keys: tuple[str, ...] = ()
+    """Only these values of the row, or this media value. Empty: the whole row; of several rows of one step the last one."""
+
+
 class GeneralTracker(MediaHooks):
     """Base class of all trackers: Accelerate's interface, and optional hooks with defaults that work.
 
@@ -83,6 +97,8 @@ class GeneralTracker(MediaHooks):
 
     run_info: RunInfo = RunInfo()
     """Set by delivery before `restore` and `start`."""
+    tell_user: Callable[[str], None] | None = None
+    """Where `notice` goes; set by delivery, with `run_info`."""
 
     @classmethod
     def environment(cls, state_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:  # noqa: ARG003  for subclasses
@@ -173,6 +189,25 @@ class GeneralTracker(MediaHooks):
 
     def flush(self) -> None:
         """Make everything logged so far durable. Called about every second, and before each cursor write."""
+
+    def refused_rows(self) -> list[RefusedRow]:
+        """Return rows handed over before that the tracker's service will not have; each is returned once.
+
+        Called after every `flush` and `finish`, about every second for trackers durable only after ``finish``. Each becomes a dead
+        letter with its values, which then count as such and not as delivered. What the tracker knows at once it raises instead.
+        """
+        return []
+
+    def notice(self, text: str) -> None:
+        """Tell the user *text*, once: on the main rank's stderr; outside of delivery it is logged. Any thread may call it."""
+        told: set[str] = self.__dict__.setdefault("_told", set())
+        if text in told:
+            return
+        told.add(text)
+        if self.tell_user is not None:
+            self.tell_user(text)
+        else:
+            _log.warning("%s", text)
 
     def checkpoint(self) -> dict[str, Any]:
         """Return what `restore` needs to forget all that is logged after the last ``flush``. Called after it, and after ``finish``.

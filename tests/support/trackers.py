@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from accelbus.tracking import GeneralTracker
+from accelbus.tracking import GeneralTracker, RefusedRow
 
 
 class ScriptedTracker(GeneralTracker):
@@ -183,6 +183,60 @@ class FinishingTracker(BufferedTracker):
         super().finish(status)
         (self.directory / "durable.jsonl").unlink(missing_ok=True)
         super().flush()
+
+
+class ServiceTracker(BufferedTracker):
+    """Hands everything to a service, which may refuse a row, or its loss alone, when it is flushed."""
+
+    def __init__(
+        self, *args: Any, refuses_later: tuple[int, ...] = (), refuses_loss: tuple[int, ...] = (), says: str = "", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.refuses_later = set(refuses_later)
+        self.refuses_loss = set(refuses_loss)
+        self.says = says
+        self.refused: list[RefusedRow] = []
+
+    def start(self) -> None:
+        super().start()
+        if self.says:
+            self.notice(f"{self.says} \udc80")
+
+    def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
+        super().log(values, step, **kwargs)
+        if self.says:
+            self.notice(f"{self.says} \udc80")
+            self.notice(f"{self.says} of step {step}")
+
+    def flush(self) -> None:
+        kept = []
+        for row in self.buffer:
+            if row["step"] in self.refuses_later:
+                self.refused.append(RefusedRow(0, row["step"], "422 \udc80 no such row"))
+                continue
+            if row["step"] in self.refuses_loss and "loss" in row["values"]:
+                self.refused.append(RefusedRow(0, row["step"], "not this value", ("loss",)))
+                row["values"].pop("loss")
+            kept.append(row)
+        self.buffer[:] = kept
+        super().flush()
+
+    def refused_rows(self) -> list[RefusedRow]:
+        refused, self.refused = self.refused, []
+        return refused
+
+
+class FinishingService(ServiceTracker):
+    """Hands everything over when it is finished."""
+
+    durable_after = "finish"
+
+    def flush(self) -> None:
+        pass
+
+    def finish(self, status: str | None = None) -> None:
+        ServiceTracker.flush(self)
+        super().finish(status)
 
 
 class ExactTracker(ScriptedTracker):

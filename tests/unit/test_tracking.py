@@ -333,3 +333,27 @@ class TestAccelerateNames:
             tracking.filter_trackers("wandbb")
         with pytest.raises(ValueError, match="pip install"):
             tracking.filter_trackers(["tensorboard"])
+
+
+class TestNotices:
+    def test_a_notice_outside_of_delivery_is_logged_once(self, caplog):
+        """So that a tracker may give one wherever it is used."""
+        tracker = Recorder("digits")
+        for text in ("one", "two", "one"):
+            tracker.notice(text)
+        assert caplog.messages == ["one", "two"]
+
+    def test_in_delivery_it_goes_to_the_user(self, caplog):
+        """And nowhere else."""
+        told = []
+        tracker = Recorder("digits")
+        tracker.tell_user = told.append
+        tracker.notice("one")
+        assert (told, caplog.messages) == (["one"], [])
+
+    def test_a_tracker_that_knows_nothing_of_it_refuses_nothing(self):
+        """Also one that was written for Accelerate, behind its adapter, whatever methods of that name it has."""
+        inner = Foreign("digits", "logs")
+        inner.refused_rows = lambda: ["mine"]
+        assert tracking.adapted(inner).refused_rows() == Recorder("digits").refused_rows() == []
+        assert not overrides(tracking.adapted(inner), "refused_rows")
