@@ -44,9 +44,9 @@ class Surroundings:
 class Iteration:
     """One loop over a loader."""
 
-    __slots__ = ("batches", "is_last", "padded", "random", "real", "states")
+    __slots__ = ("ahead", "batches", "is_last", "padded", "random", "real", "states")
 
-    def __init__(self, batches: int, states: list[torch.Tensor], random: randomness.State) -> None:
+    def __init__(self, batches: int, states: list[torch.Tensor], random: randomness.State, ahead: randomness.State | None = None) -> None:
         self.batches = batches
         """How many this rank has had of the epoch."""
         self.is_last = False
@@ -56,6 +56,8 @@ class Iteration:
         """The same with them."""
         self.states = states
         self.random = random
+        self.ahead = ahead
+        """See `Position`."""
 
 
 class PreparedDataLoader(DataLoader[Any]):
@@ -85,7 +87,11 @@ class PreparedDataLoader(DataLoader[Any]):
             iteration = Iteration(skip or 0, self._shuffle.states(), now)
         else:
             done = position.batches_for(around.processes.num_processes, split=around.config.split_batches)
-            iteration = Iteration(done if skip is None else skip, position.generators, position.random or now)
+            first = done if skip is None else skip
+            ahead = position.ahead if first == position.batches else None
+            iteration = Iteration(first, position.generators, position.random or now, ahead)
+            # Another process's samplers and datasets are in their first epoch.
+            self._tell(self.iteration)
             self._shuffle.load(position.generators)
             randomness.restore(iteration.random)
         self._current = iteration
@@ -116,16 +122,28 @@ class PreparedDataLoader(DataLoader[Any]):
             yield from self._streamed(super().__iter__(), iteration, ready)
 
     def _streamed(self, source: Iterator[Any], iteration: Iteration, ready: Callable[[], None]) -> Iterator[Any]:
-        # Nothing but the next batch tells that this one is the last.
-        for _ in itertools.islice(source, iteration.batches):
-            pass
-        ready()
-        ahead = list(itertools.islice(source, 1))
-        while ahead:
-            (batch,), ahead = ahead, list(itertools.islice(source, 1))
-            iteration.is_last = not ahead
+        for batch, is_last in self.read_ahead(source, iteration, ready):
+            iteration.is_last = is_last
             iteration.batches += 1
             yield self.placed(batch)
+
+    def read_ahead(self, source: Iterator[Any], iteration: Iteration, ready: Callable[[], None]) -> Iterator[tuple[Any, bool]]:
+        """Yield what *source* has after the batches that *iteration* has had, and whether it is the last: only the next one tells."""
+        for _ in itertools.islice(source, iteration.batches):
+            pass
+        if iteration.ahead is None:
+            ready()
+            ahead = list(itertools.islice(source, 1))
+        else:
+            # It was read before what training drew last.
+            randomness.restore(iteration.ahead)
+            ahead = list(itertools.islice(source, 1))
+            ready()
+        while ahead:
+            if self.num_workers == 0:  # workers have generators of their own
+                iteration.ahead = randomness.capture(devices=False)
+            (batch,), ahead = ahead, list(itertools.islice(source, 1))
+            yield batch, not ahead
 
     def placed(self, batch: Any) -> Any:
         """Return *batch* on the device."""
@@ -148,9 +166,12 @@ class PreparedDataLoader(DataLoader[Any]):
         if epoch != self.iteration:
             self.iteration = epoch
             self._resumed = None
-        batches = None if self.shard is None else self.shard.batches
-        told = [batches, getattr(batches, "sampler", None), self.dataset]
-        for one in told:
+        self._tell(epoch)
+
+    def _tell(self, epoch: int) -> None:
+        source: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
+        batches: Any = source if self.shard is None else self.shard.batches
+        for one in (batches, getattr(batches, "sampler", None), self.dataset):
             if callable(tell := getattr(one, "set_epoch", None)):
                 tell(epoch)
 
@@ -164,6 +185,7 @@ class PreparedDataLoader(DataLoader[Any]):
             seed=self._shuffle.seed,
             generators=self._shuffle.states() if current is None else current.states,
             random=None if current is None else current.random,
+            ahead=None if current is None else current.ahead,
         )
         return {name: getattr(position, name) for name in position.__struct_fields__}
 
@@ -234,16 +256,16 @@ def prepare_data_loader(loader: DataLoader[Any], around: Surroundings, dispatche
     is_stream = isinstance(loader.dataset, IterableDataset)
     if is_stream and config.split_batches and (loader.batch_size is None or loader.batch_size % ranks):
         raise ValueError(f"split_batches=True with batch_size={loader.batch_size!r}: expected a multiple of the {ranks} processes")
+    batches: Any = loader.dataset if is_stream else loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    owners = owners_of_generators(batches) + ([loader] if loader.generator is not None else [])
     if ranks > 1 and (is_stream if config.dispatch_batches is None else config.dispatch_batches):
-        return dispatched(loader, around, Shuffle([], seeded=False, seed=None), **_data_of(loader))
+        seeded = config.use_seedable_sampler and bool(owners) and not is_stream
+        return dispatched(loader, around, Shuffle(owners, seeded=seeded, seed=config.data_seed), **_data_of(loader))
     if is_stream:
-        shuffle = Shuffle(owners_of_generators(loader.dataset), seeded=False, seed=None)
-        return PreparedDataLoader(loader, around, shuffle, **_stream_of(loader, config, ranks, rank))
-    batches: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        return PreparedDataLoader(loader, around, Shuffle(owners, seeded=False, seed=None), **_stream_of(loader, config, ranks, rank))
     if _is_shared_already(batches, ranks, rank):
         ranks, rank = 1, 0
     seeded = config.use_seedable_sampler or (ranks > 1 and all(owner.generator is None for owner in owners_of_generators(batches)))
-    owners = owners_of_generators(batches) + ([loader] if loader.generator is not None else [])
     shuffle = Shuffle(owners, seeded=seeded and bool(owners), seed=config.data_seed)
     shard = ShardedBatches(batches, ranks, rank, split=config.split_batches, even=config.even_batches)
     if loader.batch_sampler is None:

@@ -31,7 +31,7 @@ class DispatchedDataLoader(PreparedDataLoader):
 
     def batches(self, iteration: Iteration, ready: Callable[[], None]) -> Generator[Any]:
         processes = self.around.processes
-        parts = self._parts(iteration.batches, ready) if processes.is_main_process else None
+        parts = self._parts(iteration, ready) if processes.is_main_process else None
         if parts is None:
             ready()
         while True:
@@ -58,19 +58,12 @@ class DispatchedDataLoader(PreparedDataLoader):
             error = RuntimeError(f"rank 0 could not read the next batch: {part.trouble}")
         return part, error
 
-    def _parts(self, skip: int, ready: Callable[[], None]) -> Iterator[list[Part]]:
+    def _parts(self, iteration: Iteration, ready: Callable[[], None]) -> Iterator[list[Part]]:
         """Yield what the ranks get in each step."""
-        source = DataLoader.__iter__(self)
-        steps = self._steps(source)
-        for _ in itertools.islice(steps, skip):
-            pass
-        ready()
         first: Any = None
-        ahead = next(steps, None)
-        while ahead is not None:
-            batch, ahead = ahead, next(steps, None)
+        for batch, is_last in self.read_ahead(self._steps(DataLoader.__iter__(self)), iteration, ready):
             first = batch if first is None else first
-            yield self._shared(batch, first, is_last=ahead is None)
+            yield self._shared(batch, first, is_last=is_last)
 
     def _steps(self, source: Iterator[Any]) -> Iterator[Any]:
         """Yield global batches; the last one may be smaller."""

@@ -75,6 +75,8 @@ class Position(msgspec.Struct, frozen=True):
     """Their states when the epoch began."""
     random: randomness.State | None = None
     """The process's generators when it began; None between epochs."""
+    ahead: randomness.State | None = None
+    """The same before the data that come next were read, where they were read ahead; None elsewhere."""
 
     def batches_for(self, ranks: int, *, split: bool) -> int:
         """Return how many batches the same samples are with another number of ranks; in between, some are seen twice."""

@@ -148,3 +148,74 @@ def test_a_checkpoint_may_be_loaded_by_another_number_of_processes(tmp_path: Pat
     one = torchrun(1, MOVING, tmp_path)
     assert one.code == 0, one.stderr
     assert sorted(seen + one.reports[0]["seen"]) == list(range(24))
+
+
+DISPATCHED = """
+import random
+from torch.utils.data import Dataset, Sampler
+
+class ByEpoch(Sampler):
+    epoch = 0
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+    def __len__(self):
+        return 24
+    def __iter__(self):
+        return iter(random.Random(self.epoch).sample(range(24), 24))
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return index, torch.rand(())
+
+class NoisyStream(IterableDataset):
+    def __iter__(self):
+        return (Noisy()[index] for index in range(24))
+
+LOADERS = {
+    "own generator": lambda: DataLoader(Noisy(), 2, shuffle=True, generator=torch.Generator().manual_seed(7)),
+    "by epoch": lambda: DataLoader(Noisy(), 2, sampler=ByEpoch()),
+    "seeded": lambda: DataLoader(Noisy(), 2, shuffle=True),
+    "stream": lambda: DataLoader(NoisyStream(), 2),
+}
+
+def read(accelerator, loader, epochs, save_in=None):
+    seen = []
+    for _ in range(epochs):
+        for number, (indices, noise) in enumerate(loader):
+            seen.append([indices.tolist(), noise.tolist(), float(torch.rand(()))])
+            if loader.iteration == save_in and number == 2:
+                accelerator.save_state(out / "checkpoint")
+                seen.clear()
+    return seen
+
+report["orders"] = {}
+for name, loader in LOADERS.items():
+    def prepared(seed):
+        torch.manual_seed(seed + rank)
+        config = DataLoaderConfiguration(dispatch_batches=True, use_seedable_sampler=name == "seeded")
+        accelerator = Accelerator(cpu=True, dataloader_config=config)
+        return accelerator, accelerator.prepare(loader())
+
+    whole = read(*prepared(1), 3, save_in=1)
+    accelerator, resumed = prepared(100)
+    accelerator.load_state(out / "checkpoint")
+    report[name] = read(accelerator, resumed, 2) == whole
+    report["orders"][name] = [[line[0] for line in whole[3:]], [line[0] for line in read(*prepared(1), 1)]]
+end()
+"""
+
+
+@pytest.mark.slow
+def test_data_read_for_all_processes_go_on_where_they_were(tmp_path: Path):
+    """In a later epoch: the order of a generator, of a sampler that knows the epoch and of a seed; augmentation, read ahead, as well."""
+    done = torchrun(2, DISPATCHED, tmp_path)
+    assert done.code == 0, done.stderr
+    for report in done.reports:
+        assert {name: report[name] for name in ("own generator", "by epoch", "seeded", "stream")} == dict.fromkeys(
+            ("own generator", "by epoch", "seeded", "stream"), True
+        )
+        for name in ("own generator", "by epoch", "seeded"):
+            third, first = report["orders"][name]
+            assert third != first

@@ -13,6 +13,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     Sampler,
@@ -55,6 +56,48 @@ class OwnOrder(Sampler[int]):
         return 11
 
 
+class ByEpoch(OwnOrder):
+    """A sampler whose order is that of an epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.Random(self.epoch).sample(range(11), 11))
+
+
+class StreamByEpoch(Stream):
+    """The same for a stream."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return (number + 100 * self.epoch for number in range(self.count))
+
+
+class NoisyStream(Stream):
+    """Augmentation: each sample uses all generators of the process."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (Noisy()[number] for number in range(self.count))
+
+
+class StreamWithGenerator(Stream):
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(5)
+
+    def __iter__(self) -> Iterator[float]:
+        return (float(torch.rand((), generator=self.generator)) for _ in range(self.count))
+
+
 LOADERS = {
     "in order": lambda: DataLoader(NUMBERS, 4),
     "shuffled": lambda: DataLoader(NUMBERS, 4, shuffle=True),
@@ -67,7 +110,16 @@ LOADERS = {
     "stream": lambda: DataLoader(Stream(), 2),
     "workers": lambda: DataLoader(NUMBERS, 4, shuffle=True, num_workers=1),
 }
-QUICK = [name for name in LOADERS if name != "workers"]
+# Their order follows the number of the epoch, which a plain loop does not tell them; or they draw while they are read ahead.
+RESUMED = LOADERS | {
+    "distributed sampler": lambda: DataLoader(NUMBERS, 4, sampler=DistributedSampler(NUMBERS, 1, 0, shuffle=True)),
+    "by epoch": lambda: DataLoader(NUMBERS, 4, sampler=ByEpoch()),
+    "by epoch in batches": lambda: DataLoader(NUMBERS, batch_sampler=BatchSampler(ByEpoch(), 4, drop_last=False)),
+    "stream by epoch": lambda: DataLoader(StreamByEpoch(), 2),
+    "augmented stream": lambda: DataLoader(NoisyStream(), 2),
+    "stream with a generator": lambda: DataLoader(StreamWithGenerator(), 2),
+}
+QUICK = [name for name in RESUMED if name != "workers"]
 
 
 def flat(batch: Any) -> list[float]:
@@ -116,10 +168,10 @@ def test_a_loader_goes_on_where_it_was(make, name, stop):
         return found, saved
 
     seeded()
-    whole, (position, generators) = train(make().prepare(LOADERS[name]()), 3, save=stop)
+    whole, (position, generators) = train(make().prepare(RESUMED[name]()), 3, save=stop)
 
     torch.manual_seed(99)  # another process
-    loader = make().prepare(LOADERS[name]())
+    loader = make().prepare(RESUMED[name]())
     loader.load_state_dict(position)
     randomness.restore(generators)
     resumed, _ = train(loader, 3 - loader.iteration)
