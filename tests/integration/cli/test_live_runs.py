@@ -58,9 +58,9 @@ def stop(pid: int) -> None:
 
 
 def kill_everything(job) -> None:
-    """Kill ranks, bus process and workers: as nearly at once as can be."""
-    pids = [rank.pid for rank in job.ranks] + job.processes()
-    for pid in pids:
+    """Kill workers, bus process and ranks: as nearly at once as can be, and the workers first, so that they owe something."""
+    pids = job.worker_pids() + job.processes() + [rank.pid for rank in job.ranks]
+    for pid in dict.fromkeys(pids):
         os.kill(pid, signal.SIGKILL)
     for rank in job.ranks:
         rank.wait()
