@@ -108,7 +108,7 @@ class Cursor(msgspec.Struct, array_like=True):
     finished_as: str | None = None
     """Status with which the tracker was finished, empty for none; nothing was fed since."""
     dead_letters: int = 0
-    """Rows in the dead letter file."""
+    """Lines in the dead letter file."""
     dead_letter_bytes: int = 0
     url: str = ""
     """Where a person finds the run."""

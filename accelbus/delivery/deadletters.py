@@ -1,5 +1,6 @@
 """Rows that a tracker refuses alone, with the reason: ``sinks/<sink>/dead_letters.jsonl``, one JSON object per line.
 
+What was said about the run and refused (configuration, summary, …) is a line with its ``kind`` instead of a step.
 The values are Python's JSON: NaN and infinities are written as ``NaN``, ``Infinity`` and ``-Infinity``. A media value is an object with
 its kind, format and meta, and its bytes in base64 or the name of its file in the run's ``blobs``.
 """
@@ -9,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -38,14 +40,14 @@ class DeadLetters:
         Raises:
             OSError: it is not added.
         """
-        letter = {
-            "time_ns": self._clock(),
-            "reason": reason,
-            "attempt": row.attempt,
-            "step": row.step,
-            "row_time_ns": row.time_ns,
-            "values": dict(row.values),
-        }
+        self._append({"reason": reason, "attempt": row.attempt, "step": row.step, "row_time_ns": row.time_ns, "values": dict(row.values)})
+
+    def append_statement(self, kind: str, said: Mapping[str, Any] | Sequence[str], reason: str) -> None:
+        """Add what was *said* about the run; `append` in all else."""
+        self._append({"reason": reason, "kind": kind, "values": said})
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        letter = {"time_ns": self._clock(), **content}
         line = json.dumps(letter, default=_spelled_out).encode() + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

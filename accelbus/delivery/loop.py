@@ -327,8 +327,9 @@ class Loop:
         """Do what can be done now of what is left, then wait; nothing more is read."""
         wait = self._feeder.work(should_pause=self._should_pause, is_last=True)
         media_wait = self._work_on_media(is_last=True)
-        self._saver.tell(is_last=True)
-        self._show()
+        self._saver.tell()
+        # Only what was said about the run holds up its end: say so.
+        self._show("retrying" if self._feeder.is_settled and self._media.is_settled and not self._saver.has_told_all else None)
         if self._feeder.is_settled and (self._saver.is_due() or self._channel.is_stopping):
             self._save()
         waits = [seconds for feeder, seconds in ((self._feeder, wait), (self._media, media_wait)) if not feeder.is_settled]

@@ -67,7 +67,16 @@ class Saver:
         self.cursor = cursor
         # Nothing is known to a fresh tracker object: it is told everything again.
         deadly = [kind for kind in KINDS if spec.deaths.get(kind, 0) >= tuning.retries_alone]
-        self._teller = Teller(source.statements, session.tell, known=(), deadly=deadly, tuning=tuning, status=status)
+        self._teller = Teller(
+            source.statements,
+            session.tell,
+            session.give_up_statement,
+            session.notice,
+            known=(),
+            deadly=deadly,
+            tuning=tuning,
+            status=status,
+        )
         self._saved_at = time.monotonic()
         self._oldest_ns = 0
         self.owes = False
@@ -148,9 +157,9 @@ class Saver:
         """Tell the tracker what rows should not come before. What fails is tried again later, rows do not wait."""
         self._teller.tell(AT_ONCE)
 
-    def tell(self, *, is_last: bool = False) -> None:
-        """Tell the tracker all that it can be told now. With *is_last* an outage is no reason to try for ever."""
-        self._teller.tell(is_last=is_last)
+    def tell(self) -> None:
+        """Tell the tracker all that it can be told now."""
+        self._teller.tell()
 
     def save(self) -> None:
         """Flush the tracker and move the cursor. Every row read so far must have been taken or given up; media that were not are

@@ -183,7 +183,22 @@ class Session:
     def give_up(self, owed: OwedRow, reason: str) -> None:
         """Write *owed* to the dead letters."""
         self._letters.append(owed.row, reason)
+        self._channel.status.last_error = describe_text(reason)
         self._ledger.give_up(owed)
+        self._channel.status.dead_letters += 1
+        self._channel.push()
+
+    def give_up_statement(self, kind: Kind, said: Any, reason: str) -> None:
+        """Write what ranks said about the run to the dead letters.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        if kind != "console":
+            said = loaded(said, self._run_dir.blobs)
+            if kind == "config" and self._options.redact:
+                said = redacted(said, self._options.redact)
+        self._letters.append_statement(kind, said, describe_text(reason))
         self._channel.status.dead_letters += 1
         self._channel.push()
 
@@ -233,6 +248,7 @@ class Session:
             self._letters.append(row, describe_text(reason))
             self._refused.popleft()
             self._ledger.refuse(contributions)
+            self._channel.status.last_error = f"step {row.step}: {describe_text(reason)}"
             self._channel.status.dead_letters += 1
             self._channel.push()
 

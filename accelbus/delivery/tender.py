@@ -16,6 +16,7 @@ from accelbus.config import Tuning
 from accelbus.delivery import repeating
 from accelbus.delivery.blame import Blame
 from accelbus.delivery.channel import Command, WorkerSpec
+from accelbus.delivery.deadletters import FILE
 from accelbus.delivery.feeder import back_off, describe
 from accelbus.delivery.ownership import Lease, claim
 from accelbus.delivery.process import Worker, WorkerProcess
@@ -315,6 +316,9 @@ class Tender:
         if status.state == "retrying" and status.last_error:
             kind = "start" if not status.rows and not status.url else "log"
             self._say(kind, "warning", f"{status.last_error}; trying again")
+        if status.dead_letters > previous.dead_letters:
+            why = f" ({status.last_error})" if status.last_error else ""
+            self._say("dead letters", "warning", f"refuses some of what was logged{why}; it is kept in {self._directory / FILE}")
         if status.state == "blocked" and previous.state != "blocked":
             self._on_notice(
                 "error", f"{self._sink}: {status.failing_rows} rows failed one after the other ({status.last_error}); waiting", self._sink

@@ -226,6 +226,22 @@ class ServiceTracker(BufferedTracker):
         return refused
 
 
+class SummaryTracker(ScriptedTracker):
+    """Does not take the summary: *summary_failures* times, as the service is away, or never, as it refuses."""
+
+    def __init__(self, *args: Any, summary_failures: int = 0, refuses_summary: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.summary_failures = summary_failures
+        self.refuses_summary = refuses_summary
+
+    def summarise(self, values: Any) -> None:
+        if self._count("summaries", values) <= self.summary_failures:
+            raise ConnectionError("the service is away")
+        if self.refuses_summary:
+            raise ValueError("no summaries here")
+        self._append("summary.jsonl", values)
+
+
 class FinishingService(ServiceTracker):
     """Hands everything over when it is finished."""
 

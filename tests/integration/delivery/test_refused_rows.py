@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+from accelbus.events import Summary
 from tests.integration.delivery.test_supervisor import serving
 from tests.support.deliveries import Run
 
@@ -27,6 +29,9 @@ async def test_what_the_service_refuses_is_a_dead_letter_and_not_delivered(tmp_p
         (2, {"loss": 2.5, "acc": 0.5}, "422 \\udc80 no such row"),
         (4, {"loss": 4.5}, "not this value"),
     ]
+    (said,) = [text for level, text, _ in served.notices if level == "warning"]
+    assert "refuses some of what was logged" in said
+    assert str(run.dir.sink(run.sink) / "dead_letters.jsonl") in said
     assert status.dead_letters == 2
     assert status.values.dead_lettered == 6
     assert status.values.delivered == 18
@@ -54,3 +59,33 @@ async def test_a_notice_of_a_tracker_reaches_the_user_once(tmp_path: Path) -> No
     assert said[0] == f"{run.sink}: takes no \\udc80"
     assert len(said) == len(set(said)) == 20
     assert any("says more; see" in text for _, text, _ in served.notices)
+
+
+async def test_a_summary_outlasts_an_outage_at_the_end_of_the_run(tmp_path: Path) -> None:
+    """Longer than a refusal would be repeated; until then the sink is not finished and says why."""
+    run = Run(tmp_path, "SummaryTracker", summary_failures=10)
+    run.start()
+    run.log(0)
+    run.write(0, [Summary(time.time_ns(), {"best": 0.9})])
+    run.end()
+    run.close()
+    async with serving(run) as served:
+        status = await served.state("retrying", "finished")
+        assert (status.state, status.last_error) == ("retrying", "ConnectionError: the service is away")
+        status = await served.state("finished")
+    assert run.calls("summary.jsonl") == [{"best": 0.9}]
+    assert status.dead_letters == 0
+
+
+async def test_a_summary_that_is_refused_is_a_dead_letter(tmp_path: Path) -> None:
+    """With its values, and the user is told; the run ends without it."""
+    run = Run(tmp_path, "SummaryTracker", refuses_summary=True)
+    run.start()
+    run.log(0)
+    run.write(0, [Summary(time.time_ns(), {"best": 0.9})])
+    async with serving(run) as served:
+        status = await served.finished()
+    (letter,) = letters(run)
+    assert (letter["kind"], letter["values"], letter["reason"]) == ("summary", {"best": 0.9}, "ValueError: no summaries here")
+    assert (status.dead_letters, status.statements_left_out, status.values.dead_lettered) == (1, 1, 0)
+    assert any("kept in" in text and "dead_letters.jsonl" in text for _, text, _ in served.notices)

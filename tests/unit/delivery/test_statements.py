@@ -117,11 +117,18 @@ class Tracker:
         self.told = []
         self.error = None
         self.now = 0.0
+        self.notices = []
+        self.letters = []
 
     def tell(self, kind, said):
         if self.error is not None:
             raise self.error
         self.told.append((kind, list(said)))
+
+    def give_up(self, kind, said, reason):
+        if self.letters is None:
+            raise OSError(28, "No space left on device")
+        self.letters.append((kind, dict(said), reason))
 
 
 @pytest.fixture
@@ -133,6 +140,8 @@ def teller(statements, tracker, *, known=(), deadly=()):
     return Teller(
         statements,
         tracker.tell,
+        tracker.give_up,
+        tracker.notices.append,
         known=known,
         deadly=deadly,
         tuning=TUNING,
@@ -187,22 +196,62 @@ class TestTeller:
         about.tell()
         assert tracker.told[1:] == [("config", ["lr"])]
 
-    @pytest.mark.parametrize(
-        "error, is_last, left_out", [(ValueError("no"), False, True), (OSError("away"), False, False), (OSError("away"), True, True)]
-    )
-    def test_what_is_refused_again_and_again_is_left_out_until_it_changes(self, statements, tracker, error, is_last, left_out):
-        """An outage is no refusal, but the end of a run does not wait for ever."""
+    def test_what_is_refused_again_and_again_is_a_dead_letter_until_it_changes(self, statements, tracker):
+        """The user hears of the trouble once; later everything is told again."""
         about = teller(statements, tracker)
-        tracker.error = error
+        tracker.error = ValueError("no")
         say(statements, about, ConfigUpdate(1, {"lr": 0.1}))
         for _ in range(TUNING.failures_of_last_row):
-            about.tell(is_last=is_last)
+            about.tell()
             tracker.now += 60
-        assert about.owes != left_out
+        assert not about.owes
+        assert tracker.letters == [("config", {"lr": 0.1}, "ValueError: no")]
+        assert tracker.notices == ["the configuration is not taken (ValueError: no); trying again"]
         tracker.error = None
         say(statements, about, ConfigUpdate(1, {"seed": 1}))
         about.tell()
         assert tracker.told == [("config", ["lr", "seed"])]
+
+    def test_an_outage_is_no_refusal_however_long_it_lasts(self, statements, tracker):
+        """Also at the end of a run: it is owed, and told when the service is back."""
+        about = teller(statements, tracker)
+        tracker.error = ConnectionError("away")
+        say(statements, about, Summary(1, {"best": 1}))
+        for _ in range(10 * TUNING.failures_of_last_row):
+            about.tell()
+            tracker.now += 60
+        assert about.owes
+        assert tracker.letters == []
+        tracker.error = None
+        about.tell()
+        assert tracker.told == [("summary", ["best"])]
+
+    def test_what_no_dead_letter_can_be_written_of_stays_owed(self, statements, tracker):
+        """A full disk loses no configuration."""
+        about = teller(statements, tracker)
+        tracker.error = ValueError("no")
+        tracker.letters = None
+        say(statements, about, ConfigUpdate(1, {"lr": 0.1}))
+        for _ in range(TUNING.failures_of_last_row):
+            about.tell()
+            tracker.now += 60
+        assert about.owes
+
+    def test_keys_without_room_are_dead_letters_once(self, statements, tracker):
+        """However often a summary repeats them."""
+        about = teller(statements, tracker)
+        for value in (1, 2):
+            say(statements, about, Summary(1, {f"key {number}": value for number in range(4098)}))
+            about.tell()
+        assert tracker.letters == [("summary", {"key 4096": 1, "key 4097": 1}, "more than 4096 keys")]
+        assert len(statements.of("summary")) == 4096
+
+    def test_lines_that_were_not_taken_in_time_are_spoken_of(self, statements, tracker):
+        """The journal has them."""
+        about = teller(statements, tracker)
+        say(statements, about, ConsoleLines(1, ["line"] * 1001))
+        about.tell()
+        assert [notice.partition(":")[0] for notice in tracker.notices] == ["lines of the console are left out"]
 
     def test_what_workers_died_of_is_left_out(self, statements, tracker):
         """The rest is told."""
@@ -210,3 +259,4 @@ class TestTeller:
         say(statements, about, ConfigUpdate(1, {"lr": 0.1}), Summary(1, {"best": 1}))
         about.tell()
         assert tracker.told == [("summary", ["best"])]
+        assert tracker.letters == [("config", {"lr": 0.1}, "workers died or hung on it")]
