@@ -5,7 +5,8 @@
     <checkpoint>/
         pytorch_model.bin, pytorch_model_1.bin, …    models, without the wrapper of DDP
         optimizer.bin, scheduler.bin, scaler.pt, custom_checkpoint_0.pkl, …
-        rank_<rank>.bin                              what differs between ranks: random numbers, positions of loaders, open gradients
+        rank_<rank>.bin                              what differs between ranks: random numbers, positions of loaders, open gradients,
+                                                     buffers and weights that are not those of the process that writes
         accelbus.json                                written last: the checkpoint is complete
 
 Everything is read without running code (``weights_only``), unless ``load_kwargs`` says otherwise.

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from accelbus import __version__
 from accelbus.accelerator import checkpoint, randomness
 from accelbus.accelerator.checkpoint import Marker
+from accelbus.accelerator.differing import Entries, differing, put_back
 from accelbus.accelerator.parts import Parts
 from accelbus.errors import ConfigurationError
 
@@ -73,8 +74,14 @@ class SavingMethods(Parts):
         weights = [self.get_state_dict(model) for model in self._models]
         for hook in self._before_saving.values():
             hook(self._models, weights, str(directory))
-        self._write_shared(directory, weights)
-        checkpoint.write(directory, f"rank_{self.state.process_index}.bin", [self._own_state()])
+        states = {name: [one.state_dict() for one in objects] for name, objects in self._shared_objects().items()}
+        if self._writes:
+            for name, found in {MODEL: weights, **states}.items():
+                checkpoint.write(directory, name, found)
+        own = self._own_state()
+        if self.state.use_distributed:
+            own["differing"] = self._differing({MODEL: weights, OPTIMIZER: states[OPTIMIZER]})
+        checkpoint.write(directory, f"rank_{self.state.process_index}.bin", [own])
         self.wait_for_everyone()
         if self._writes:
             checkpoint.mark(directory, self._marker())
@@ -104,15 +111,17 @@ class SavingMethods(Parts):
         """
         directory, marker = self._checkpoint_to_load(input_dir)
         reading = dict(load_kwargs or {})
+        own = self._read_own_state(directory, marker, reading)
+        kept = own.get("differing", []) if marker.num_processes == self.state.num_processes else []
         models = list(self._models)
         for hook in self._before_loading.values():
             hook(models, str(directory))
         for number, model in enumerate(models):
-            state = checkpoint.read(directory / checkpoint.numbered(MODEL, number), **reading)
+            state = put_back(checkpoint.read(directory / checkpoint.numbered(MODEL, number), **reading), kept, MODEL, number)
             self.unwrap_model(model, keep_torch_compile=False).load_state_dict(state, **load_model_func_kwargs)
         for name, objects in self._shared_objects().items():
             for number, one in enumerate(objects):
-                one.load_state_dict(checkpoint.read(directory / checkpoint.numbered(name, number), **reading))
+                one.load_state_dict(put_back(checkpoint.read(directory / checkpoint.numbered(name, number), **reading), kept, name, number))
         self.gradient_state.step, self.gradient_state.sync_gradients = marker.accumulated, marker.sync_gradients
         self._last_step, self._origin = marker.step, marker
         self.record_fork(marker)
@@ -120,7 +129,7 @@ class SavingMethods(Parts):
             for number, order in enumerate(marker.orders):
                 if number in self._orders:
                     self._orders[number].show(order)
-        self._load_own_state(directory, marker, reading)
+        self._load_own_state(own)
 
     def _next_checkpoint(self, output_dir: str | os.PathLike[str] | None) -> Path:
         project = self.project_configuration
@@ -172,12 +181,11 @@ class SavingMethods(Parts):
         scalers = [] if self._scaling is None else [self._scaling.scaler]
         return {OPTIMIZER: self._optimizers, SCHEDULER: self._schedulers, SCALER: scalers, CUSTOM: self._custom_objects}
 
-    def _write_shared(self, directory: Path, weights: list[Any]) -> None:
-        if not self._writes:
-            return
-        checkpoint.write(directory, MODEL, weights)
-        for name, objects in self._shared_objects().items():
-            checkpoint.write(directory, name, [one.state_dict() for one in objects])
+    def _differing(self, states: dict[str, list[Any]]) -> Entries:
+        """Return what the process that writes for this one has otherwise."""
+        on_each_node = self.project_configuration.save_on_each_node
+        writer = self.state.process_index - self.state.local_process_index if on_each_node else 0
+        return differing(states, writer=writer, all_write_for=on_each_node)
 
     def _marker(self) -> Marker:
         return Marker(
@@ -199,7 +207,7 @@ class SavingMethods(Parts):
             own["gradients"] = [_gradients_of(model) for model in self._models]
         return own
 
-    def _load_own_state(self, directory: Path, marker: Marker, reading: dict[str, Any]) -> None:
+    def _read_own_state(self, directory: Path, marker: Marker, reading: dict[str, Any]) -> dict[str, Any]:
         path = directory / f"rank_{self.state.process_index}.bin"
         if marker.num_processes != self.state.num_processes:
             _log.warning(
@@ -208,8 +216,12 @@ class SavingMethods(Parts):
                 marker.num_processes,
                 self.state.num_processes,
             )
-            path = path if path.exists() else directory / "rank_0.bin"
-        own = checkpoint.read(path, **reading)
+            # A file of a rank that the checkpoint does not have is that of an older one in the same place.
+            path = path if self.state.process_index < marker.num_processes else directory / "rank_0.bin"
+        own: dict[str, Any] = checkpoint.read(path, **reading)
+        return own
+
+    def _load_own_state(self, own: dict[str, Any]) -> None:
         for loader, state in zip(self._dataloaders, own["dataloaders"], strict=False):
             loader.load_state_dict(state)
         for model, gradients in zip(self._models, own.get("gradients", []), strict=False):

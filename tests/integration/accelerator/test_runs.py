@@ -219,3 +219,64 @@ def test_data_read_for_all_processes_go_on_where_they_were(tmp_path: Path):
         for name in ("own generator", "by epoch", "seeded"):
             third, first = report["orders"][name]
             assert third != first
+
+
+DIFFERING = """
+warnings.simplefilter("ignore", FutureWarning)  # of torch, about the argument's name
+
+def training(seed):
+    torch.manual_seed(seed)
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)])
+    network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    model, optimizer = accelerator.prepare(network, torch.optim.AdamW(network.parameters(), lr=0.05))
+    alone = accelerator.prepare_model(nn.Linear(4, 1), evaluation_mode=True)  # nobody makes its weights equal
+    momentum = accelerator.prepare(torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9))
+    return accelerator, model, alone, optimizer, momentum
+
+def train(accelerator, model, alone, *optimizers, steps):
+    numbers = torch.Generator().manual_seed(rank)
+    for _ in range(steps):
+        batch = torch.randn(6, 4, generator=numbers)
+        accelerator.backward(model(batch).pow(2).mean() + alone(batch).pow(2).mean())
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+def values(accelerator, model, alone, *optimizers):
+    momenta = [state["momentum_buffer"] for state in optimizers[1].state.values()]
+    return [tensor.clone() for tensor in (*model.state_dict().values(), *alone.state_dict().values(), *momenta)]
+
+first = training(10 + rank)
+train(*first, steps=3)
+first[0].save_state(out / "checkpoint")
+saved = values(*first)
+again = training(20 + rank)
+again[0].load_state(out / "checkpoint")
+report["same"] = all(map(torch.equal, values(*again), saved))
+train(*first, steps=2)
+train(*again, steps=2)
+report["goes on"] = all(map(torch.equal, values(*again), values(*first)))
+report["mean"] = first[1].module[1].running_mean.tolist()
+own = torch.load(out / "checkpoint" / f"rank_{rank}.bin")
+report["kept"] = ["/".join(map(str, path)) for path, _ in own["differing"]]
+end()
+"""
+
+
+@pytest.mark.slow
+def test_what_differs_between_processes_goes_on_in_each(tmp_path: Path):
+    """Running means of BatchNorm that nobody broadcasts, weights and momenta of a model of its own; equal weights are kept once."""
+    done = torchrun(2, DIFFERING, tmp_path)
+    assert done.code == 0, done.stderr
+    first, second = done.reports
+    assert [[report["same"], report["goes on"]] for report in done.reports] == [[True, True]] * 2
+    assert first["mean"] != second["mean"]
+    assert first["kept"] == []
+    assert second["kept"] == [
+        "pytorch_model.bin/0/1.running_mean",
+        "pytorch_model.bin/0/1.running_var",
+        "pytorch_model.bin/1/weight",
+        "pytorch_model.bin/1/bias",
+        "optimizer.bin/1/state/0/momentum_buffer",
+        "optimizer.bin/1/state/1/momentum_buffer",
+    ]
