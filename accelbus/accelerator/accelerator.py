@@ -178,6 +178,8 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
         if isinstance(model, DistributedDataParallel):
             self._orders[len(self._models)] = order = BucketOrder(model)
             self._watched.append(order)
+            if self.is_main_process and "config" in self.telemetry.kinds:
+                self._sorting.append(model)
         self._models.append(model)
         run = self._run
         if run is not None and run.is_main and "config" in self.telemetry.kinds:
@@ -286,7 +288,7 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process can have of it: hooks stay here, and a run is an inert one there."""
-        return {**self.__dict__, "_orders": {}, "_watched": []}
+        return {**self.__dict__, "_orders": {}, "_watched": [], "_sorting": []}
 
     @property
     def scaler(self) -> torch.amp.GradScaler | None:
@@ -329,7 +331,7 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
 
     def _forget(self) -> None:
         self._models, self._optimizers, self._schedulers, self._dataloaders = [], [], [], []
-        self._orders, self._watched = {}, []
+        self._orders, self._watched, self._sorting = {}, [], []
 
     def _loss_scaling(self) -> LossScaling | None:
         handler = self.handlers.scaler_handler

@@ -50,12 +50,13 @@ def broadcast_object_list(objects: list[Any], from_process: int = 0) -> list[Any
     return objects
 
 
-def reduce(data: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+def reduce(data: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
     """Return *data* with each tensor reduced over the ranks; every rank gets the result.
 
     Args:
         data: tensors of the same shape in all ranks, nested.
-        reduction: ``sum``, ``mean``, ``max`` or ``none``.
+        reduction: ``sum``, ``mean``, ``max`` or ``none``. Not given, it is the mean, as in ``accelerate.utils``; the method of
+            `Accelerator` adds up, as Accelerate's does.
         scale: the result is multiplied by it.
 
     Raises:

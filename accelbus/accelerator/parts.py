@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from accelbus.accelerator.buckets import BucketOrder
 from accelbus.accelerator.checkpoint import Marker
@@ -42,6 +43,8 @@ class Parts:
     """{number of a DDP model: the order of its gradients}"""
     _watched: list[BucketOrder]
     """Those that are not known yet."""
+    _sorting: list[DistributedDataParallel]
+    """Models whose buckets of gradients DDP has not sorted for good."""
     _before_saving: OrderedDict[int, Callable[..., None]]
     _before_loading: OrderedDict[int, Callable[..., None]]
     _run: Run | None

@@ -125,7 +125,7 @@ class ProcessMethods(Parts):
         return operations.gather(tensor)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Return tensors reduced over all processes; see `accelbus.accelerator.operations.reduce`."""
+        """Return tensors reduced over all processes, added up when not told otherwise; see `accelbus.accelerator.operations.reduce`."""
         return operations.reduce(tensor, reduction, scale)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:

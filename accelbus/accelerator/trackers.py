@@ -12,12 +12,14 @@ from typing import Any
 import torch.distributed as dist
 
 from accelbus import tracking
+from accelbus.accelerator import telemetry as telemetry_facts
 from accelbus.accelerator.checkpoint import Marker
 from accelbus.accelerator.parts import Parts
 from accelbus.client import current
 from accelbus.client.compiled import outside_of_graphs
 from accelbus.client.run import Run
 from accelbus.config import Settings
+from accelbus.handlers import buckets_are_final
 from accelbus.rundir import RunDir
 from accelbus.values import config_values, step_of
 
@@ -49,8 +51,9 @@ class TrackerMethods(Parts):
     ) -> None:
         """Start logging; call it in every process. Waits for nobody; see `accelbus.init` for what it raises.
 
-        With a ``project_dir`` that has a checkpoint of this project, the run of the newest one is continued, unless *settings* name
-        another ``run_id`` or say ``resume="never"``.
+        With a ``project_dir`` that has a checkpoint of this project, the run of the newest one is continued, unless *settings* or
+        ``ACCELBUS_RUN_ID`` name a run, or say ``resume="never"``. That is warned about where neither `load_state` nor ``resume`` has
+        asked for it.
 
         Args:
             project_name: name of the project.
@@ -73,7 +76,7 @@ class TrackerMethods(Parts):
         self._is_tracking = True
         if run.is_main and "config" in self.telemetry.kinds:
             run.log_config({"accelerator": self.facts()})
-        self._continue(run)
+        self._continue(run, is_wanted="resume" in settings or bool(os.environ.get("ACCELBUS_RESUME")))
 
     @outside_of_graphs
     def log(self, values: Mapping[str, Any], step: int | None = None, log_kwargs: Mapping[str, Any] | None = None) -> None:
@@ -87,6 +90,8 @@ class TrackerMethods(Parts):
             return
         if step is not None:
             self._note(step)
+        if self._sorting:
+            self._tell_buckets(run)
         if isinstance(values, Mapping) and (numbers := self._numbers()):  # type: ignore[redundant-expr]  # log() takes anything
             values = {**numbers, **values}
         run.log(values, step, log_kwargs)
@@ -107,10 +112,20 @@ class TrackerMethods(Parts):
             status: finished (when not given), failed or preempted.
         """
         if self._run is not None:
+            self._tell_buckets(self._run)
             self._run.finish(status)
             self._is_tracking = False
         if destroy_process_group and self.state.backend is not None:
             dist.destroy_process_group()
+
+    def _tell_buckets(self, run: Run) -> None:
+        """Record the buckets of gradients again once DDP has sorted them as they stay: what was said at `prepare` was its first guess."""
+        waiting = [model for model in self._sorting if not buckets_are_final(model)]
+        if len(waiting) == len(self._sorting):
+            return
+        self._sorting = waiting
+        if run.is_main and self._is_tracking and "config" in self.telemetry.kinds:
+            run.log_config({"accelerator": telemetry_facts.wrapped(self._models)})
 
     def _chosen(self, init_kwargs: Mapping[Any, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """Leave out arguments for built-in trackers that were not chosen: scripts pass them whatever ``log_with`` is."""
@@ -126,17 +141,25 @@ class TrackerMethods(Parts):
         """Return where the run directory is to be, and whose run is continued."""
         logging_dir = self.project_configuration.logging_dir
         found: dict[str, Any] = {} if logging_dir is None else {"dir": os.fspath(logging_dir)}
+        if os.environ.get("ACCELBUS_RUN_ID"):
+            return found  # an argument would win over it
         resume = settings.get("resume") or os.environ.get("ACCELBUS_RESUME")
         origin = self._origin or self._newest
         if origin is not None and origin.run_id and origin.project in {None, project_name} and resume != "never":
             found["run_id"] = origin.run_id
         return found
 
-    def _continue(self, run: Run) -> None:
+    def _continue(self, run: Run, *, is_wanted: bool) -> None:
+        """Say whose run goes on: as a warning, if nobody has asked for it."""
         origin = self._origin or self._newest
-        if origin is not None and origin.run_id == run.id and self.state.is_main_process:
-            _log.info(
-                "run %s is continued, from a checkpoint of step %s; init_trackers(..., resume='never') makes a new one", run.id, origin.step
+        speaks = self.state.is_main_process and run.settings.mode != "disabled"
+        if speaks and origin is not None and origin.run_id == run.id:
+            _log.log(
+                logging.INFO if is_wanted or self._origin is not None else logging.WARNING,
+                "run %s is continued, from a checkpoint of step %s; init_trackers(..., resume='never') makes a new one, and "
+                "resume='allow', or load_state() before, says that this is meant",
+                run.id,
+                origin.step,
             )
         if self._origin is not None:
             self.record_fork(self._origin)

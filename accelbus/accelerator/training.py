@@ -227,7 +227,7 @@ class TrainingMethods(Parts):
     def check_trigger(self) -> bool:
         """Return whether any process has called `set_trigger` since the last check. Every process has to call it."""
         mine = torch.tensor(int(self._trigger), device=self.state.device)
-        if is_set := bool(operations.reduce(mine).item()):
+        if is_set := bool(operations.reduce(mine, "sum").item()):
             self._trigger = False
         return is_set
 

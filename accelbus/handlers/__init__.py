@@ -15,7 +15,7 @@ from __future__ import annotations
 from accelbus.handlers.autocast import AutocastKwargs
 from accelbus.handlers.base import KwargsHandler, NoEffectWarning
 from accelbus.handlers.comm_hooks import DDPCommunicationHookType, register_comm_hook, registered
-from accelbus.handlers.ddp import DistributedDataParallelKwargs, ddp_in_force
+from accelbus.handlers.ddp import DistributedDataParallelKwargs, buckets_are_final, ddp_in_force
 from accelbus.handlers.grad_scaler import GradScalerKwargs
 from accelbus.handlers.process_group import InitProcessGroupKwargs, in_force
 from accelbus.handlers.profile import KeyAverages, ProfileKwargs
@@ -33,6 +33,7 @@ __all__ = [
     "NoEffectWarning",
     "ProfileKwargs",
     "as_handler",
+    "buckets_are_final",
     "ddp_in_force",
     "in_force",
     "register_comm_hook",

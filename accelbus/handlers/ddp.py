@@ -134,6 +134,14 @@ def ddp_in_force(model: DistributedDataParallel) -> dict[str, Any]:  # Any: plai
     return {**found, "bucket_bytes": [int(size) for size in buckets.split(",") if size.strip().isdigit()]}
 
 
+def buckets_are_final(model: DistributedDataParallel) -> bool:
+    """Whether the buckets that `ddp_in_force` tells stay as they are: DDP has sorted them anew and says so, or never will."""
+    if model.find_unused_parameters and not model.static_graph:
+        return True
+    describe = getattr(model, "_get_ddp_logging_data", None)
+    return describe is None or bool(describe().get("has_rebuilt_buckets"))
+
+
 def _ranks_of(arguments: dict[str, Any]) -> int:
     import torch.distributed as dist
 

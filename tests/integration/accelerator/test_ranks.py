@@ -201,11 +201,12 @@ report["resumed"] = resumed
 """
 
 TRACKING = """
-hook = DistributedDataParallelKwargs(comm_hook="fp16", bucket_cap_mb=15)
+hook = DistributedDataParallelKwargs(comm_hook="fp16", bucket_cap_mb=1)
 accelerator = Accelerator(cpu=True, log_with="jsonl", mixed_precision="bf16", kwargs_handlers=[hook])
 accelerator.init_trackers("ranks", config={"lr": 0.05}, init_kwargs={"wandb": {"entity": "nobody"}})
-model = network()
+model = nn.Sequential(nn.Linear(4, 512), nn.Tanh(), nn.Linear(512, 512), nn.Linear(512, 1))  # a megabyte, and more
 model, optimizer, loader = accelerator.prepare(model, optimizer_for(model), DataLoader(SAMPLES, 16 // ranks))
+report["first buckets"] = ddp_in_force(model)["bucket_bytes"]
 report["bucket"] = model.bucket_bytes_cap // 2**20
 for step, batch in enumerate(loader, 1):
     loss = loss_of(model, batch)
@@ -218,6 +219,7 @@ accelerator.log({f"only/{rank}": rank + 0.5}, step=step)
 accelerator.get_tracker("jsonl").log({f"tracker/{rank}": 1.0}, step=step)
 with accelerator.profile(ProfileKwargs(activities=["cpu"], ranks=[1], output_trace_dir=str(out / "traces"))):
     loss_of(model, batch)
+report["buckets"] = ddp_in_force(model)["bucket_bytes"]
 report["run"] = accelerator.run.id
 accelerator.end_training()
 report["after the end"] = accelerator.gather(torch.tensor([1])).tolist()  # the process group is there
@@ -355,10 +357,13 @@ def test_settings_in_force_are_recorded(done: Done):
     assert (facts["num_processes"], facts["backend"], facts["timeout_s"], facts["mixed_precision"]) == (
         len(done.reports), "gloo", 1800.0, "bf16",
     )  # fmt: skip
-    assert facts["handlers"]["DistributedDataParallelKwargs"]["bucket_cap_mb"] == 15
-    assert (facts["ddp"]["bucket_cap_mb"], facts["ddp"]["comm_hook"]) == (15.0, "fp16")
-    assert sum(facts["ddp"]["bucket_bytes"]) == 4 * (4 * 8 + 8 + 8 + 1)
-    assert {report["bucket"] for report in done.reports} == {15}
+    assert facts["handlers"]["DistributedDataParallelKwargs"]["bucket_cap_mb"] == 1
+    assert (facts["ddp"]["bucket_cap_mb"], facts["ddp"]["comm_hook"]) == (1.0, "fp16")
+    buckets = facts["ddp"]["bucket_bytes"]
+    assert sum(buckets) == 4 * (4 * 512 + 512 + 512 * 512 + 512 + 512 + 1)
+    assert len(buckets) > 1
+    assert buckets == done.reports[0]["buckets"] != done.reports[0]["first buckets"]  # DDP has sorted them anew since `prepare`
+    assert {report["bucket"] for report in done.reports} == {1}
 
 
 def test_a_rank_that_profiles_sends_its_trace(done: Done):

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from accelbus.accelerator import Accelerator
-from accelbus.handlers import ProfileKwargs
+from accelbus.handlers import ProfileKwargs, ddp_in_force
 from tests.support.lines import metric_lines
 
 TWO_CYCLES = {"wait": 0, "warmup": 1, "active": 1, "repeat": 2}
@@ -68,3 +70,31 @@ def test_a_profile_that_nobody_wants_writes_nothing(tracked):
     for accelerator in (tracked(telemetry=["config"]), tracked({"mode": "disabled"})):
         assert profile(accelerator) == []
         assert not (Path(accelerator.run.dir) / "traces").exists()
+
+
+@pytest.mark.parametrize("logged_steps", [5, 0], ids=["logged", "at the end"])
+@pytest.mark.usefixtures("lone_group")
+def test_buckets_are_recorded_again_once_they_are_final(tracked, logged_steps):
+    """DDP sorts gradients anew after the first step, and says so some steps later."""
+    accelerator = tracked()
+    layers = nn.Sequential(*(nn.Linear(512, 512) for _ in range(3)))
+    model = accelerator.prepare(DistributedDataParallel(layers, bucket_cap_mb=1))
+    first = accelerator.run.config["accelerator"]["ddp"]["bucket_bytes"]
+    for step in range(5):
+        accelerator.backward(model(torch.ones(1, 512)).sum())
+        if step < logged_steps:
+            accelerator.log({"loss": 1.0}, step=step)
+    accelerator.end_training()
+    final = accelerator.run.config["accelerator"]["ddp"]["bucket_bytes"]
+    assert final == ddp_in_force(model)["bucket_bytes"] != first
+    assert len(final) == 3
+
+
+@pytest.mark.usefixtures("lone_group")
+def test_buckets_that_are_never_sorted_anew_are_said_once(tracked):
+    """With find_unused_parameters DDP keeps its first ones, and nobody asks it again."""
+    accelerator = tracked()
+    model = accelerator.prepare(DistributedDataParallel(nn.Linear(2, 2), find_unused_parameters=True))
+    accelerator.log({"loss": 1.0}, step=0)
+    assert accelerator._sorting == []
+    assert accelerator.run.config["accelerator"]["ddp"]["bucket_bytes"] == ddp_in_force(model)["bucket_bytes"]
