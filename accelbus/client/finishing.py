@@ -139,8 +139,18 @@ def wait_for_sinks(pump: Pump, run_dir: Path, patience: Patience) -> None:
         time.sleep(0.05)
     line.clear()
     owed = books.owed(pump)
+    say_what_was_refused(pump.sink_states or {}, run_dir)
     if owed and patience.is_last_chance:
         _log.warning("not everything is in %s yet; this delivers the rest: accelbus sync %s", ", ".join(owed), shlex.quote(str(run_dir)))
+
+
+def say_what_was_refused(states: Mapping[str, Any], run_dir: Path) -> None:
+    """Print what is in the dead letters of each of the trackers, and where: a run that ends well may not have everything in them."""
+    for name, state in states.items():
+        if letters := state.get("dead_letters", 0):
+            values = sum(counts.get("dead_lettered", 0) for counts in state.get("ranks", {}).values())
+            path = run_dir / "sinks" / name / "dead_letters.jsonl"
+            _log.warning("%s refused %s; kept in %s", name, f"{values} values" if values else f"{letters} statements about the run", path)
 
 
 class _Books:
