@@ -42,15 +42,15 @@ class ClearMLMedia(GeneralTracker):
 
     def log_figure(self, key: str, media: Media, step: int) -> None:
         if media.format == "plotly":
-            self._plot(key, step, media.payload().decode())
+            self._plot(key, media, step, media.payload().decode())
         else:
             self._sample(key, media, step)
 
     def log_histogram(self, key: str, media: Media, step: int) -> None:
-        self._plot(key, step, histogram_plot(media, key))
+        self._plot(key, media, step, histogram_plot(media, key))
 
     def log_table(self, key: str, media: Media, step: int) -> None:
-        self._plot(key, step, table_plot(*media.table(), key))
+        self._plot(key, media, step, table_plot(*media.table(), key))
 
     def log_text(self, key: str, text: str, step: int) -> None:
         self._say(step_text(step, {key: text}))
@@ -93,13 +93,14 @@ class ClearMLMedia(GeneralTracker):
             url = str(Path(str(task.get_offline_mode_folder()), "data", path))
         tasks.upload(local, url)
         local.unlink()
-        self._send([events.sample_event(task.id, curve, step, events.now_ms(), key=path, url=url)])
+        time_ms = media.time_ns // 1_000_000
+        self._send([events.sample_event(task.id, curve, step, time_ms, key=path, url=url)])
         if media.caption:
-            self._say(step_text(step, {f"{key}/caption": media.caption}))
+            self._send([events.text_event(task.id, step_text(step, {f"{key}/caption": media.caption}), time_ms)])
 
-    def _plot(self, key: str, step: int, plotly: str) -> None:
+    def _plot(self, key: str, media: Media, step: int, plotly: str) -> None:
         step += self._first_step
-        self._send([events.plot_event(self._opened().id, self._curves[key], step, events.now_ms(), plotly)])
+        self._send([events.plot_event(self._opened().id, self._curves[key], step, media.time_ns // 1_000_000, plotly)])
 
     def _say(self, text: str, level: str = "info") -> None:
         self._send([events.text_event(self._opened().id, text, events.now_ms(), level)])

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from accelbus.media import Media
 from accelbus.tracking import GeneralTracker
+from accelbus_sinks._comet_said import Said
 from accelbus_sinks._keys import KeyMap
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class CometMedia(GeneralTracker):
         super().__init__()
         self._experiment: Any = None
         self._saved = 0
+        self.said = Said()
 
     def log_image(self, key: str, media: Media, step: int) -> None:
         answer = self._opened().log_image(io.BytesIO(media.png()), name=self.keys[key], step=step, metadata=_metadata(key, media))
@@ -113,7 +115,7 @@ class CometMedia(GeneralTracker):
 
     def _checked(self, answer: object, what: str) -> None:
         if answer is None:
-            raise RuntimeError(f"Comet did not take {what!r}; the lines of comet_ml before this one say why")
+            raise RuntimeError(f"Comet did not take {what!r}{self.said.why()}")
 
     def _state_dir(self) -> Path | None:
         return None if self.run_info.state_dir == Path() else self.run_info.state_dir

@@ -33,7 +33,7 @@ class SwanLabMedia(GeneralTracker):
     def log_text(self, key: str, text: str, step: int) -> None:
         import swanlab  # noqa: PLC0415  only the worker imports trackers
 
-        self._show(key, "text", None, step, swanlab.Text(text))
+        self._store_media(key, "text", step, swanlab.Text(text), time.time_ns())
 
     def log_html(self, key: str, media: Media, step: int) -> None:
         import swanlab  # noqa: PLC0415  only the worker imports trackers
@@ -88,9 +88,9 @@ class SwanLabMedia(GeneralTracker):
     def _saved(self, key: str, media: Media, step: int) -> Path:
         return media.save(self.run_info.state_dir / "media", f"{_file_name(key)}-{step}")
 
-    def _show(self, key: str, kind: str, media: Media | None, step: int, value: Any) -> None:
+    def _show(self, key: str, kind: str, media: Media, step: int, value: Any) -> None:
         """Store *value*; what SwanLab does not take, for its size or step, is saved as a file."""
-        if not self._store_media(key, kind, step, value, time.time_ns()) and media is not None:
+        if not self._store_media(key, kind, step, value, media.time_ns):
             self._log_as_file(key, media, step)
 
     def _opened(self) -> Any:

@@ -21,6 +21,7 @@ from accelbus_sinks._aim_open import index, open_repo, open_run
 from accelbus_sinks._aim_series import Series
 from accelbus_sinks._aim_values import plain, system_params
 from accelbus_sinks._places import from_job_directory
+from accelbus_sinks._run_names import name_of
 
 ARGUMENTS: Final = frozenset(
     {"repo", "run_hash", "experiment", "system_tracking_interval", "capture_terminal_logs", "log_system_params", "artifacts_uri"}
@@ -31,7 +32,7 @@ class AimTracker(GeneralTracker):
     """Log to the repository in *logging_dir*.
 
     Args:
-        run_name: name of the experiment, and of the run when it has none.
+        run_name: name of the experiment, and of the run if the user gave it none.
         logging_dir: made when missing. Under delivery it is the run's own; runs that are to be compared need a common *repo*.
         kwargs: of ``aim.Run``: ``repo`` (a directory, or ``aim://host:port``, instead of *logging_dir*), ``run_hash``, ``experiment``,
             ``system_tracking_interval``, ``capture_terminal_logs``, ``log_system_params``; what Aim captures by itself is off. And
@@ -124,7 +125,7 @@ class AimTracker(GeneralTracker):
 
     def _describe(self, run: Run) -> None:
         info = self.run_info
-        run.name = info.name or self._run_name
+        run.name = name_of(info, self._run_name)
         if info.notes:
             run.description = info.notes
         for tag in {*info.tags, *filter(None, [info.group])} - set(run.tags):
@@ -210,7 +211,7 @@ class AimTracker(GeneralTracker):
         tell(f"{title}: {text}" if text else title)
 
     def _put(self, media: Media, key: str, value: Any, step: int, *, kind: str = "") -> None:
-        self._opened_series().put(kind or media.kind, key, value, step, self._last.time_ns or time.time_ns())
+        self._opened_series().put(kind or media.kind, key, value, step, media.time_ns)
 
     def _opened(self) -> Run:
         if self._run is None:

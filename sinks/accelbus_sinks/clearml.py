@@ -23,6 +23,7 @@ from accelbus_sinks._append_file import cut_back, set_aside
 from accelbus_sinks._clearml_media import ClearMLMedia
 from accelbus_sinks._clearml_names import Curve, Curves
 from accelbus_sinks._config import flat_config, spelled_out, text_of
+from accelbus_sinks._run_names import name_of
 from accelbus_sinks._step_text import step_text
 
 logger = logging.getLogger(__name__)
@@ -42,10 +43,11 @@ _LARGEST_CONFIGURATION: Final = 4 * 1024 * 1024
 class ClearMLTracker(ClearMLMedia):
     """Record a run as ClearML task.
 
-    Project and task are named by *kwargs*, else by CLEARML_PROJECT and CLEARML_TASK, else by *run_name* and the run's own name.
+    Project and task are named by *kwargs*, else by CLEARML_PROJECT and CLEARML_TASK; else the project is *run_name*, and the task has
+    the name that the user gave the run, or *run_name*.
 
     Args:
-        run_name: project, and task if the run has no name.
+        run_name: project, and task if the user gave the run no name.
         kwargs: of ``Task.init``. Those that turn a capture on are obeyed; it would see the delivering process.
     """
 
@@ -102,7 +104,7 @@ class ClearMLTracker(ClearMLMedia):
         if self._task is None:
             arguments = {
                 "project_name": tasks.name_of(os.environ.get("CLEARML_PROJECT") or self._run_name or "accelbus"),
-                "task_name": tasks.name_of(os.environ.get("CLEARML_TASK") or info.name or self._run_name or "run"),
+                "task_name": tasks.name_of(os.environ.get("CLEARML_TASK") or name_of(info, self._run_name) or "run"),
                 **self._arguments,
             }
             self._task, self._is_ours = tasks.open_task(self._identity, info, arguments)
@@ -137,7 +139,10 @@ class ClearMLTracker(ClearMLMedia):
         self._keep()
 
     def resolved_config(self) -> dict[str, Any]:
-        """Return `config`; empty for a run without one."""
+        """Return `config`; of a run that was given none what an agent's task says, empty anywhere else."""
+        task = self._opened()
+        if not self.config and not task.running_locally():
+            self.config = own_config(task)
         return self.config
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
@@ -281,13 +286,43 @@ def overridden(values: Mapping[str, Any], *edits: Mapping[str, Any]) -> dict[str
 
 def _edited(task: Any, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what a task that an agent runs says of *values*: its configuration object, its hyperparameters."""
-    text = task.get_configuration_object(SECTION)
-    if text:
-        try:
-            yield json.loads(text)
-        except ValueError:  # somebody changed it to HOCON
-            yield dict(task.get_configuration_object_as_dict(SECTION) or {})
+    yield _configuration_object(task)
     yield json.loads(json.dumps(task.connect(copy.deepcopy(values), name=SECTION)))  # it changes what it is given
+
+
+def own_config(task: Any) -> dict[str, Any]:
+    """Return what *task* says by itself: its configuration object, and over it its hyperparameters, as who edits them sees them."""
+    whole = _configuration_object(task)
+    prefix = f"{SECTION}/"
+    kept = flat_config(whole, longest=_LONGEST_PARAMETER).values
+    for name, value in (task.get_parameters(cast=True) or {}).items():
+        key = name.removeprefix(prefix)
+        # One that only says what the object says, in the table's words, must not cost the object's type.
+        if name.startswith(prefix) and not (key in kept and _shown(kept[key]) == _shown(value)):
+            _put(whole, key.split("/"), value)
+    return whole
+
+
+def _configuration_object(task: Any) -> dict[str, Any]:
+    text = task.get_configuration_object(SECTION)
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:  # somebody changed it to HOCON
+        found = task.get_configuration_object_as_dict(SECTION)
+    return dict(found or {})
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _put(config: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    """Put *value* where it belongs in a nested *config*; a value in its way makes room."""
+    *parents, last = parts
+    for part in parents:
+        inner = config.get(part)
+        config[part] = config = dict(inner) if isinstance(inner, Mapping) else {}
+    config[last] = value
 
 
 def _number(value: float) -> float:

@@ -59,7 +59,7 @@ class CometMLTracker(CometMedia):
     """Log to Comet through ``comet_ml.start``.
 
     Args:
-        run_name: becomes the project, unless *kwargs* or the environment name another.
+        run_name: becomes the project, unless *kwargs* name another; COMET_PROJECT_NAME does not, as with Accelerate.
         kwargs: arguments of ``comet_ml.start`` (``online=False`` needs neither network nor key) and fields of its
             ``ExperimentConfig``, which may also come as a mapping ``experiment_config``. Whatever Comet captures by itself is off
             unless switched on here.
@@ -124,11 +124,12 @@ class CometMLTracker(CometMedia):
         self.durable_after = "flush" if self._online else "finish"
         if not self._online:
             fields["offline_directory"] = str(self._prepare_archive(arguments, fields))
+        self.said.listen()
         known = {path.name for path in self._archives.directory.glob(f"{key}*.zip")}
         with alone(state_dir / TEMPORARY if state_dir else None):
             experiment = comet_ml.start(**arguments, experiment_config=comet_ml.ExperimentConfig(**fields))
         if not experiment.alive:
-            raise ConnectionError("Comet did not take the experiment; the lines of comet_ml before this one say why")
+            raise ConnectionError(f"Comet did not take the experiment{self.said.why()}")
         if not self._online:
             made = {path.name for path in self._archives.directory.glob(f"{key}*.zip")} - known
             self._archive = min(made, default=f"{key}.zip")
@@ -285,7 +286,7 @@ class CometMLTracker(CometMedia):
         timeout = {"timeout": FLUSH_TIMEOUT} if "timeout" in inspect.signature(experiment.flush).parameters else {}
         is_connected = getattr(experiment.streamer, "has_connection_to_server", lambda: True)
         if not (is_connected() and experiment.flush(**timeout) and is_connected()):
-            raise ConnectionError("Comet could not send everything; it goes on trying")
+            raise ConnectionError(f"Comet could not send everything{self.said.why()}; it goes on trying")
 
     def checkpoint(self) -> dict[str, Any]:
         return {"archives": self._archives.complete, "texts": self._texts.checkpoint()}
@@ -308,6 +309,7 @@ class CometMLTracker(CometMedia):
         if not self._online:
             self._check_archive(experiment, mark)
         self._experiment = None
+        self.said.leave()
         self._texts.close()
         if state_dir := self._state_dir():
             forget(state_dir / MEDIA)

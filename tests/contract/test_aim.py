@@ -24,7 +24,7 @@ from aim.sdk.errors import MissingRunError
 from aim.storage.context import Context
 
 from accelbus.blobs import BlobStore
-from accelbus.media import Artifact, Audio, Figure, Histogram, Image, Table, Video
+from accelbus.media import TIME, Artifact, Audio, Figure, Histogram, Image, Table, Video
 from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus.values import flatten
@@ -209,6 +209,25 @@ def test_media_are_objects_of_aims_or_files(repository, tmp_path):
     assert sorted(run.artifacts) == ["best model/step_5/model/weights.bin", "uneven/step_5/uneven-5.json"]
     assert run["files", "../best model"] == {"path": "best model/step_5/model", "type": "model", "aliases": ["best"]}
     assert (repository / "artifacts" / run.hash / "best model" / "step_5" / "model" / "weights.bin").read_bytes() == b"\x01\x02"
+
+
+def test_media_have_the_time_of_their_rank(repository, tmp_path):
+    """Not that of the row before them."""
+    tracker = opened(repository, tmp_path)
+    tracker.log_batch([row(1, {"loss": 1.0})])
+    media = Image(np.zeros((4, 6, 3), np.uint8)).to_media(BlobStore(tmp_path / "blobs", "test", quota=1 << 20))
+    media.directory = str(tmp_path / "blobs")
+    media.meta[TIME] = 10**18
+    tracker.log_media("sample", media, 5)
+    tracker.finish()
+    assert [seconds for _, _, seconds in sequence(reader.run_of(repository, "run"), "images")["sample"]] == [1e9]
+
+
+def test_a_run_without_a_name_is_called_as_the_job_says(repository, tmp_path):
+    """The run id stands in for a display name that nobody gave: the name in ``init`` comes before it, as with Accelerate."""
+    tracker = opened(repository, tmp_path, name="run")
+    tracker.finish()
+    assert reader.run_of(repository, "run").name == "project"
 
 
 def test_what_the_run_says_of_itself_is_recorded(repository, tmp_path):

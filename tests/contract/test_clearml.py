@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("clearml")
 
 from accelbus.blobs import BlobStore
-from accelbus.media import Alert, Artifact, Audio, Histogram, Html, Image, Media, Table, Video, pack, unpack
+from accelbus.media import TIME, Alert, Artifact, Audio, Histogram, Html, Image, Media, Table, Video, pack, unpack
 from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row, RunInfo
 from accelbus.values import flatten
@@ -27,6 +27,7 @@ from accelbus_sinks.clearml import ClearMLTracker
 from tests.support.arrivals import clearml as found
 from tests.support.clearml_jobs import tracker_of
 from tests.support.clearml_server import ClearMLServer
+from tests.support.job import QUICK, running_job
 
 # ClearML's copy of pyhocon calls pyparsing by names that are going away.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -201,6 +202,48 @@ def test_online_sessions_are_imported_and_agents_obeyed(state, tmp_path):
         assert server.curves("t") == {("loss", "train", 1): 1.0}
 
 
+def test_an_agents_task_configures_a_run_that_was_given_nothing(state):
+    """What stands in the task is the configuration: both forms, nested, an edit of the hyperparameters over the object."""
+    with ClearMLServer() as server:
+        queue_a_task(server)
+        report = Job(**server.environ, CLEARML_OFFLINE_MODE="0").run("configured_by_agent", state)
+        assert report["config"] == {"lr": 0.5, "model": {"depth": 3, "name": "net"}, "betas": [0.9, 0.99]}
+
+
+@pytest.mark.parametrize("config, resolved", [("None", {"lr": 0.5}), ("{'lr': 0.1, 'seed': 1}", {"lr": 0.5, "seed": 1})])
+def test_every_rank_of_an_agents_job_has_what_was_set_in_the_web_interface(config, resolved):
+    """``config_from="clearml"``, with a configuration of the script's own and without one."""
+    with ClearMLServer() as server:
+        queue_a_task(server)
+        environ = {**server.environ, "CLEARML_OFFLINE_MODE": "0", "CLEARML_TASK_ID": "t", "CLEARML_LOG_TASK_TO_BACKEND": "0"}
+        with running_job(**QUICK, **environ) as job:
+            script = f"""
+                import json
+                run = accelbus.init(config={config}, log_with=["jsonl", "clearml"], config_from="clearml")
+                say(json.dumps(run.config))
+                run.finish()
+            """
+            for rank in job.run(script, ranks=2):
+                assert rank.lines, rank.stderr
+                assert {**json.loads(rank.lines[0]), **resolved} == json.loads(rank.lines[0])
+
+
+def queue_a_task(server):
+    """Put the task ``t`` on *server*, as somebody leaves it who has changed a clone's learning rate."""
+    server.projects["digits"] = "p"
+    parameters = {"lr": ("0.5", "float"), "model/depth": ("3", "int"), "betas": ("[0.9, 0.99]", "list")}
+    hyperparams = {name: {"section": "General", "name": name, "value": value, "type": kind} for name, (value, kind) in parameters.items()}
+    text = json.dumps({"lr": 0.1, "model": {"depth": 3, "name": "net"}, "betas": [0.9, 0.99]})
+    server.tasks["t"] = {
+        "id": "t",
+        "name": "clone",
+        "project": "p",
+        "status": "queued",
+        "hyperparams": {"General": hyperparams},
+        "configuration": {"General": {"name": "General", "value": text, "type": "json"}},
+    }
+
+
 def test_a_start_that_failed_half_way_is_repeated(state, monkeypatch):
     """An identity that cannot be written, tags that the server refuses: the next start goes on with the same task."""
     tracker = tracker_of(state)
@@ -285,6 +328,15 @@ def test_names_come_from_arguments_then_the_environment_then_the_run(state, monk
     tracker.finish()
 
 
+def test_a_task_without_a_name_is_called_as_the_job_says(state):
+    """The run id stands in for a display name that nobody gave: the name in ``init`` comes before it, as with Accelerate."""
+    tracker = ClearMLTracker("digits")
+    tracker.run_info = RunInfo("r-2026", name="r-2026", state_dir=state)
+    tracker.start()
+    assert tracker.tracker.name == "digits"
+    tracker.finish()
+
+
 def test_media_are_files_and_plots_of_the_session(tracker, state, tmp_path):
     """Every kind has a place; files are named after their step, so that a repetition replaces and nothing else does."""
     pixels = np.zeros((4, 5, 3), np.uint8)
@@ -324,6 +376,19 @@ def test_media_are_files_and_plots_of_the_session(tracker, state, tmp_path):
     artifacts = {item["key"]: item for item in json.loads((folder / "task.json").read_text())["execution"]["artifacts"]}
     assert set(artifacts) == {"model.bin", "model.bin@1", "model.bin@2"}
     assert all(Path(item["uri"]).read_bytes() == b"weights" for item in artifacts.values())
+
+
+def test_media_have_the_time_of_their_rank(tracker, state, tmp_path):
+    """Debug samples, plots and captions are stamped when they were logged, not when they are delivered."""
+    blobs = BlobStore(tmp_path / "blobs", "test", quota=10**9)
+    for key, value in {"sample": Image(np.zeros((4, 5, 3), np.uint8), "a caption"), "weights": Histogram([1.0, 2.0])}.items():
+        media = unpack(pack(value.to_media(blobs), blobs), tmp_path / "blobs")
+        media.meta[TIME] = 1_000_000_000_000_000_000
+        tracker.log_media(key, media, 1)
+    tracker.finish()
+    kinds = {"training_debug_image", "plot", "log"}
+    found = {event["type"]: event["timestamp"] for event in events_of(folder_of(state)) if event["type"] in kinds}
+    assert found == dict.fromkeys(kinds, 1_000_000_000_000)
 
 
 def test_numbers_that_are_not_finite_never_become_zero(tracker, state):

@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import json
+import logging
 import math
 import os
 import subprocess
@@ -301,6 +302,17 @@ def test_an_experiment_of_the_same_process_goes_on(tracker, tmp_path):
         assert not own.ended
         own.end()
     tracker.finish()
+
+
+def test_an_error_quotes_what_comet_said(tracker, tmp_path):
+    """Comet logs why it takes nothing and returns None; who reads the exception does not see that log."""
+    logging.getLogger("comet_ml").error("Failed to log the asset:\n the file is %s", "too large")
+    with pytest.raises(RuntimeError, match=r"did not take 'x': Failed to log the asset: the file is too large$"):
+        tracker._checked(None, "x")
+    with pytest.raises(RuntimeError, match=r"logs/comet_ml.log"):
+        tracker._checked(None, "x")
+    tracker.finish()
+    assert tracker.said not in logging.getLogger("comet_ml").handlers
 
 
 def test_what_comet_could_not_write_is_an_error_of_finish(tracker, monkeypatch):

@@ -21,7 +21,7 @@ pytest.importorskip("swanlab")
 import yaml
 
 from accelbus.blobs import BlobStore
-from accelbus.media import Alert, Artifact, Audio, Histogram, Html, Image, Media, Table, Video, pack, unpack
+from accelbus.media import TIME, Alert, Artifact, Audio, Histogram, Html, Image, Media, Table, Video, pack, unpack
 from accelbus.testing import Arrived, Point, ReadBack, SinkContract, state_dir
 from accelbus.tracking import Row
 from accelbus.values import flatten
@@ -381,6 +381,21 @@ def test_media_of_every_kind_arrive(tracker, tmp_path):
     }
     assert all((directory / "files" / name).resolve().is_file() for name in saved)
     assert [record.log.line for record in records if record.HasField("log")] == ["alert: loss is NaN: at step 3"]
+
+
+def test_media_have_the_time_of_their_rank(tracker, tmp_path):
+    """They are stamped when they were logged, not when they are delivered."""
+    blobs = BlobStore(tmp_path / "blobs", "test", quota=10**9)
+    for key, value in {"picture": Image(np.zeros((4, 5, 3), np.uint8)), "weights": Histogram([1.0, 2.0])}.items():
+        media = unpack(pack(value.to_media(blobs), blobs), tmp_path / "blobs")
+        media.meta[TIME] = 10**18
+        tracker.log_media(key, media, 1)
+    tracker.finish()
+    records = records_of(tmp_path / "output" / "run-r1")
+    assert {record.media.key: _seconds(record.media.timestamp) for record in records if record.HasField("media")} == {
+        "picture": 1e9,
+        "weights": 1e9,
+    }
 
 
 def test_nothing_is_captured_and_nothing_stays_behind(tmp_path):

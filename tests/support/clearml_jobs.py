@@ -71,6 +71,18 @@ def import_and_run_by_agent(state: Path) -> dict[str, Any]:
     return {"imported": imported, "task": task_id, "config": resolved}
 
 
+def configured_by_agent(state: Path) -> dict[str, Any]:
+    """Run as the task ``t``, as an agent does, with no configuration of one's own."""
+    from clearml.config.remote import override_current_task_id
+
+    override_current_task_id("t")
+    tracker = tracker_of(state, "another")
+    tracker.start()
+    resolved = tracker.resolved_config()
+    tracker.finish("finished")
+    return {"config": resolved}
+
+
 def refused(call: Callable[[], object]) -> str:
     """Return what *call* raises."""
     try:
