@@ -207,6 +207,7 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
             optimizer, self.gradient_state, follow_parameters=moves, scaling=self._scaling, telemetry=self.telemetry
         )
         self._optimizers.append(prepared)
+        self.telemetry.prepared(prepared)
         return prepared
 
     def prepare_scheduler(self, scheduler: LRScheduler) -> AcceleratedScheduler:
@@ -332,6 +333,7 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
     def _forget(self) -> None:
         self._models, self._optimizers, self._schedulers, self._dataloaders = [], [], [], []
         self._orders, self._watched, self._sorting = {}, [], []
+        self.telemetry.forget()
 
     def _loss_scaling(self) -> LossScaling | None:
         handler = self.handlers.scaler_handler

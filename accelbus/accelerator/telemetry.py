@@ -45,6 +45,15 @@ class Telemetry:
         """{optimizer, in order of preparation: steps it skipped}; a tensor where only the device knows."""
         self._optimizers: list[AcceleratedOptimizer] = []
 
+    def prepared(self, optimizer: AcceleratedOptimizer) -> None:
+        """Give *optimizer* its number, the next one."""
+        self._optimizers.append(optimizer)
+
+    def forget(self) -> None:
+        """Count optimizers from the beginning again."""
+        self._optimizers.clear()
+        self._skipped.clear()
+
     def training(self) -> None:
         """Note that the current batch is trained on."""
         if self.stopwatch is not None:
@@ -61,7 +70,7 @@ class Telemetry:
         if optimizer.scaling is None or "scaler" not in self.kinds:
             return
         if optimizer not in self._optimizers:
-            self._optimizers.append(optimizer)
+            self.prepared(optimizer)  # it was made without `prepare`, or is used after `free_memory`
         number = self._optimizers.index(optimizer)
         self._skipped[number] = self._skipped.get(number, 0) + optimizer.overflow.count()
 

@@ -112,3 +112,21 @@ def test_settings_in_force_are_plain_data(make):
     assert facts["mixed_precision"] == "bf16"
     assert facts["handlers"] == {"AutocastKwargs": {"enabled": True, "cache_enabled": False}}
     assert facts["torch"] == torch.__version__
+
+
+def test_optimizers_are_numbered_as_they_were_prepared(make, monkeypatch):
+    """Whichever steps first; after `free_memory` they are counted anew."""
+    monkeypatch.setattr("accelbus.accelerator.accelerator.check_precision", lambda *_: "fp16")
+    accelerator = make(telemetry="scaler")
+    for overflowing in (0, 1):
+        models = [nn.Linear(2, 1), nn.Linear(2, 1)]
+        optimizers = accelerator.prepare(*[torch.optim.SGD(model.parameters(), lr=0.1) for model in models])
+        for number in (1, 0):
+            factor = float("inf") if number == overflowing else 1.0
+            accelerator.backward(models[number](torch.ones(1, 2)).sum() * factor)
+            optimizers[number].step()
+        numbers = accelerator._numbers()
+        skipped = [numbers["telemetry/scaler/skipped_steps"], numbers["telemetry/scaler/skipped_steps_1"]]
+        assert skipped == [number == overflowing for number in range(2)]
+        accelerator.free_memory()
+        assert not any("skipped" in key for key in accelerator._numbers())
