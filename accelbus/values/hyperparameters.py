@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
+import logging
+import math
 import types
 from collections.abc import Mapping, Sequence, Set as AbstractSet
 from typing import Any, Final
-
-import msgspec
 
 from accelbus.errors import ConfigurationError
 from accelbus.values.names import free_name, readable
@@ -16,16 +16,19 @@ from accelbus.values.rules import ADDRESS, MAX_ITEMS, encoder, shown, type_name
 
 _TEXT_CHARACTERS: Final = 1000
 """Longest text in place of an object; the configuration says what was used, it does not store it."""
-_LIST_ITEMS: Final = 1000
-"""Elements of an array that are written out."""
+_MOST_ITEMS: Final = 1_000_000
+"""Elements of one list or array that are kept: what an event has no room for goes to a file. More of them are a data set, whose
+encoding would hold up `init` for many seconds."""
 _MAX_DEPTH: Final = 32
 _ENCODER: Final = encoder()
+_log = logging.getLogger("accelbus")
 
 
 def config_values(config: object) -> dict[str, Any]:
     """Return *config* as nested dicts and lists of numbers, text, bools and None.
 
-    Every key is kept. What is no plain data becomes text: types and functions by their name, others as they print, without
+    Every key is kept, and every list and array of up to a million elements; a longer one is named by its length, with a warning.
+    What is no plain data becomes text: types and functions by their name, others as they print, without
     addresses, so that all ranks say the same. None is touched, and nothing of it is kept by reference.
 
     Args:
@@ -96,21 +99,52 @@ def _plain(value: Any, within: tuple[int, ...]) -> Any:
     if isinstance(value, AbstractSet):
         return sorted((_plain(item, deeper) for item in value), key=repr)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        if len(value) > MAX_ITEMS:
-            return f"{type_name(type(value))} of {len(value)} items"
-        return [_plain(item, deeper) for item in value]
+        if len(value) > _MOST_ITEMS:
+            return _left_out(f"{type_name(type(value))} of {len(value)} items")
+        return [item if _is_plain(item) else _plain(item, deeper) for item in value]
     return _leaf(value)
 
 
 def _leaf(value: Any) -> Any:
     shape = getattr(value, "shape", None)
     try:
-        plain = readable(Repair(_ENCODER).clean(value))
+        if isinstance(shape, tuple) and math.prod(shape) > MAX_ITEMS:
+            return _left_out(_named(value, shape)) if math.prod(shape) > _MOST_ITEMS else _large_array(value)
+        return readable(Repair(_ENCODER).clean(value))
     except Exception:  # noqa: BLE001  no rule for it: its text is better than nothing
-        return _text(value) if shape is None else f"{type_name(type(value))}, shape {tuple(shape)}, {getattr(value, 'dtype', '')}"
-    if isinstance(plain, list) and len(msgspec.msgpack.encode(plain)) > 9 * _LIST_ITEMS:
-        return f"{type_name(type(value))}, shape {tuple(shape or ())}, {getattr(value, 'dtype', '')}"
+        return _text(value) if shape is None else _named(value, shape)
+
+
+def _large_array(array: Any) -> list[Any]:
+    """Return *array*, which has more elements than can be cleaned at once, as nested lists."""
+    of_one = math.prod(array.shape[1:])
+    if of_one > MAX_ITEMS:
+        return [_large_array(part) for part in array]
+    plain: list[Any] = []
+    length = MAX_ITEMS // of_one
+    for start in range(0, len(array), length):
+        part = readable(Repair(_ENCODER).clean(array[start : start + length]))
+        if not isinstance(part, list):
+            # A single element loses its dimensions.
+            for _ in array.shape:
+                part = [part]
+        plain += part
     return plain
+
+
+def _is_plain(item: object) -> bool:
+    """Whether *item* can stay as it is: what long lists are made of."""
+    kind = type(item)
+    return kind is float or kind is bool or (kind is int and -(2**63) <= item < 2**63) or (kind is str and item.isascii())  # type: ignore[operator,attr-defined]  # narrowed by its type
+
+
+def _named(value: Any, shape: Any) -> str:
+    return f"{type_name(type(value))}, shape {tuple(shape)}, {getattr(value, 'dtype', '')}"
+
+
+def _left_out(name: str) -> str:
+    _log.warning("of the configuration a %s is left out: expected at most %d elements; log it as a file", name, _MOST_ITEMS)
+    return name
 
 
 def _text(value: object) -> str:

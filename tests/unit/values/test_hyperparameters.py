@@ -96,8 +96,8 @@ def test_nested_values_stay_nested_and_become_plain():
         "seed": 3,
         "layers": [{"size": 0.5}, {"size": 2}],
         "tags": ["a", "b"],
-        "weights": "numpy.ndarray, shape (300, 400), float64",
-        "bias": "numpy.ndarray, shape (5000,), float64",
+        "weights": [[0.0] * 400] * 300,
+        "bias": [0.0] * 5000,
         "shape": [1, 2],
         "big": 2.0**70,
         "text": "\\ud800",
@@ -137,9 +137,29 @@ def test_nothing_in_a_configuration_raises():
     assert (plain["me"], plain["list"]) == ("<…>", ["<…>"])
 
 
-def test_a_list_of_a_million_items_is_summarised():
-    """The configuration says what was used; it does not store the data set."""
-    assert values.config_values({"files": ["f"] * 1_000_000}) == {"files": "list of 1000000 items"}
+@pytest.mark.parametrize("many", [["a file"] * 200_000, list(range(1_000_000))], ids=["text", "numbers"])
+def test_long_lists_are_kept_whole(many):
+    """Whatever an event has no room for goes to a file; a configuration is never cut."""
+    assert values.config_values({"many": many, "nested": {"many": many}}) == {"many": many, "nested": {"many": many}}
+
+
+@pytest.mark.parametrize("shape", [(200_001,), (3, 70_000), (65_537, 1), (2, 2, 40_000)])
+@pytest.mark.parametrize("kind", [np.arange, torch.arange])
+def test_large_arrays_are_kept_whole(kind, shape):
+    """Of every shape, element by element."""
+    array = kind(math.prod(shape)).reshape(shape)
+    assert values.config_values({"many": array}) == {"many": array.tolist()}
+
+
+@pytest.mark.parametrize(
+    "many, name",
+    [(range(1_000_001), "range of 1000001 items"), (np.zeros((1001, 1000)), "numpy.ndarray, shape (1001, 1000), float64")],
+    ids=["list", "array"],
+)
+def test_a_data_set_in_a_configuration_is_named_with_a_warning(many, name, caplog):
+    """Beyond a million elements; nobody finds out by missing it."""
+    assert values.config_values({"files": many, "lr": 0.1}) == {"files": name, "lr": 0.1}
+    assert caplog.messages == [f"of the configuration a {name} is left out: expected at most 1000000 elements; log it as a file"]
 
 
 def test_two_keys_with_the_same_text_stay_apart():
