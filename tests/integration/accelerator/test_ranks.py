@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.integration.accelerator.torchrun import Done, torchrun
+from tests.support.job import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -348,8 +350,6 @@ def test_every_rank_is_heard(done: Done):
 
 def test_settings_in_force_are_recorded(done: Done):
     """What the handlers say, and what the runtime makes of it."""
-    import json
-
     (path,) = done.directory.glob("runs/*/jsonl/config.json")
     config = json.loads(path.read_text())
     facts = config["accelerator"]
@@ -374,19 +374,26 @@ def test_a_rank_that_profiles_sends_its_trace(done: Done):
     assert kinds == {trace.name: "artifact", "rank1": "table"}
 
 
-def test_an_exception_in_one_rank_ends_the_job(tmp_path: Path):
-    """The others wait for it in a barrier, and are ended; the run has failed, and what was logged before is there."""
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_an_exception_in_one_rank_ends_the_job(tmp_path: Path, ranks: int):
+    """It leaves a profile; the others wait for it in a barrier, and are ended; the run has failed, and what was logged before is there."""
     script = """
 accelerator = Accelerator(cpu=True, log_with="jsonl")
 accelerator.init_trackers("failing")
 accelerator.log({"loss": 1.0}, step=1)
-if rank == 1:
-    raise RuntimeError("out of luck")
+with accelerator.profile(ProfileKwargs(activities=["cpu"])):
+    torch.ones(2) + 1
+    if rank == 1:
+        raise RuntimeError("out of luck")
 accelerator.wait_for_everyone()
 end()
 """
-    done = torchrun(2, script, tmp_path)
+    done = torchrun(ranks, script, tmp_path)
     assert done.code != 0
     assert done.reports == []
     assert "out of luck" in done.stderr
-    assert done.rows()[0]["values"] == {"loss": 1.0}
+    (status,) = wait_until(lambda: list(tmp_path.glob("runs/*/jsonl/status.json")), what="the end of the run")
+    assert json.loads(status.read_text())["status"] == "failed"
+    rows = done.rows()
+    assert rows[0]["values"] == {"loss": 1.0}
+    assert "profile/rank1" in {key for row in rows for key in row.get("media", {})}

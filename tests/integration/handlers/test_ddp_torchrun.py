@@ -1,4 +1,4 @@
-"""Under torchrun on two ranks: what was asked of DDP and of the process group is in force, and hooks really compress."""
+"""Under torchrun on two and on four ranks: what was asked of DDP and of the process group is in force, and hooks really compress."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def add_up(state, bucket):
 
 own = {"calls": 0}
 found = gradients(DistributedDataParallelKwargs(comm_hook=add_up, comm_state_option={"state": own}))[1]
-report["callable"] = [own["calls"], all(torch.allclose(ours, 2 * theirs) for ours, theirs in zip(found, plains[id(LOW)]))]
+report["callable"] = [own["calls"], all(torch.allclose(ours, ranks * theirs) for ours, theirs in zip(found, plains[id(LOW)]))]
 
 def attributes(**chosen):
     # 6 MB of weights: several buckets of 1 MB.
@@ -96,14 +96,15 @@ Reports = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def reports(two_ranks) -> Reports:
+def reports(launch) -> Reports:
     """One launch for all of it."""
-    return two_ranks(SCRIPT)[1]
+    found: Reports = launch(SCRIPT)[1]
+    return found
 
 
 def test_the_process_group_has_the_timeout_that_was_set(reports):
     """Ten minutes on gloo, where the class's default is as long and torch's is not."""
-    assert [one["group"] for one in reports] == [{"backend": "gloo", "world_size": 2, "timeout": 600.0}] * 2
+    assert [one["group"] for one in reports] == [{"backend": "gloo", "world_size": len(reports), "timeout": 600.0}] * len(reports)
 
 
 def test_arguments_of_ddp_are_in_force(reports):
@@ -137,7 +138,7 @@ BATCHED = ["batched_power_sgd", "batched_power_sgd+fp16", "batched_power_sgd+bf1
 @pytest.mark.parametrize("case", ["no", *HALF, *POWER, *BATCHED, "post_localSGD"])
 def test_gradients_are_close_to_plain_ddp(reports, case):
     """For each hook and wrapper of the reference, in every step, before and after the warm-up."""
-    assert [one[case]["close"] for one in reports] == [[True] * 4] * 2
+    assert [one[case]["close"] for one in reports] == [[True] * 4] * len(reports)
     hook, _, wrapper = case.partition(" ")[0].partition("+")
     for one in reports:
         assert (one[case]["in_force"]["comm_hook"], one[case]["in_force"]["comm_wrapper"]) == (hook, wrapper or "no")
@@ -165,16 +166,16 @@ def test_power_sgd_really_compresses(reports, case):
 
 def test_local_sgd_averages_within_its_group(reports):
     """With a group of this rank alone nothing is averaged after the first steps; by default the group is the node."""
-    assert [one["alone"] for one in reports] == [[True, True, False, False]] * 2
-    assert [one["post_localSGD"]["equal"] for one in reports] == [[True] * 4] * 2
+    assert [one["alone"] for one in reports] == [[True, True, False, False]] * len(reports)
+    assert [one["post_localSGD"]["equal"] for one in reports] == [[True] * 4] * len(reports)
 
 
 def test_a_callable_carries_the_gradients(reports):
     """It is called for every bucket of every step, with the state."""
-    assert [one["callable"] for one in reports] == [[4, True]] * 2
+    assert [one["callable"] for one in reports] == [[4, True]] * len(reports)
 
 
 def test_a_model_that_is_not_trained_stays_as_it_is(reports):
     """Torch would refuse to wrap it."""
     message = "DistributedDataParallelKwargs has no effect on a model of which no parameter requires a gradient"
-    assert [one["frozen"] for one in reports] == [[message]] * 2
+    assert [one["frozen"] for one in reports] == [[message]] * len(reports)
