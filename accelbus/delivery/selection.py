@@ -103,16 +103,25 @@ class Selection:
 
 
 def redacted(config: Mapping[str, Any], patterns: Iterable[str]) -> dict[str, Any]:
-    """Return a copy of *config* without the values whose keys, nested ones joined with ``/``, match one of *patterns*."""
+    """Return a copy of *config* without the values whose keys, nested ones joined with ``/``, match one of *patterns*.
+
+    A mapping in a list has keys like ``databases/0/password`` and, without the place in the list, ``databases/password``.
+    """
     hidden = _matcher(tuple(patterns))
 
-    def copy(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        return {
-            key: REDACTED if hidden(prefix + key) else copy(value, f"{prefix}{key}/") if isinstance(value, Mapping) else value
-            for key, value in values.items()
-        }
+    def of_mapping(values: Mapping[str, Any], path: str, short: str) -> dict[str, Any]:
+        return {key: copy(value, f"{path}{key}", f"{short}{key}") for key, value in values.items()}
 
-    return copy(config, "")
+    def copy(value: Any, path: str, short: str) -> Any:
+        if hidden(path) or (short != path and hidden(short)):
+            return REDACTED
+        if isinstance(value, Mapping):
+            return of_mapping(value, f"{path}/", f"{short}/")
+        if isinstance(value, list | tuple):
+            return [copy(item, f"{path}/{index}", short) for index, item in enumerate(value)]
+        return value
+
+    return of_mapping(config, "", "")
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:

@@ -109,3 +109,19 @@ def test_configuration_is_redacted_by_pattern():
         "db": {"password": "<redacted>", "host": "h", "users": "<redacted>"},
     }
     assert config["db"]["password"] == "secret"
+
+
+@pytest.mark.parametrize("pattern", ["*password*", "dbs/password", "dbs/*/password", "dbs/0/password", "*/password"])
+def test_what_is_in_a_list_is_redacted_too(pattern):
+    """With the place in the list as a part of the key or without it; what matches nothing stays, lists of lists too."""
+    config = {"dbs": [{"host": "h", "password": "x"}], "sizes": [1, [2, 3]]}
+    assert redacted(config, (pattern,)) == {"dbs": [{"host": "h", "password": "<redacted>"}], "sizes": [1, [2, 3]]}
+    assert config["dbs"][0]["password"] == "x"
+
+
+def test_lists_in_lists_are_no_way_around_it():
+    """Nor are bare values in one."""
+    assert redacted({"a": [[{"token": "x", "n": 1}]], "keys": ["x", "y"]}, ("*token", "keys/*")) == {
+        "a": [[{"token": "<redacted>", "n": 1}]],
+        "keys": ["<redacted>", "<redacted>"],
+    }
