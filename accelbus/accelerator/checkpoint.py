@@ -14,9 +14,13 @@ Everything is read without running code (``weights_only``), unless ``load_kwargs
 
 from __future__ import annotations
 
+import itertools
 import os
+import pickle
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +28,7 @@ import msgspec
 import torch
 
 from accelbus.durable import write_atomically
+from accelbus.errors import ConfigurationError
 
 MARKER: Final = "accelbus.json"
 CHECKPOINTS: Final = "checkpoints"
@@ -66,15 +71,59 @@ def write(directory: Path, name: str, states: Sequence[Any]) -> None:
             hidden.replace(path)
         finally:
             hidden.unlink(missing_ok=True)
+    # A former checkpoint in the same place may have had more.
+    for number in itertools.count(len(states)):
+        if number and not (directory / numbered(name, number)).exists():
+            return
+        (directory / numbered(name, number)).unlink(missing_ok=True)
+
+
+def count(directory: Path, name: str) -> int:
+    """Return of how many objects there are files that `write` has called *name*."""
+    return next(number for number in itertools.count() if not (directory / numbered(name, number)).exists())
+
+
+def needs_trust(path: Path) -> list[str]:
+    """Return the types in a file for which `read` would have to run code: a file with any is not read; from torch 2.6 on."""
+    types_in = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
+    if types_in is None:
+        return []
+    with _numpy_is_plain():
+        return sorted(types_in(path))
 
 
 def read(path: Path, **arguments: Any) -> Any:
     """Return what is in a file that `write` has written.
 
     Raises:
-        FileNotFoundError: it is not there, so the checkpoint was made with fewer objects.
+        ConfigurationError: it is not there, or it holds something that cannot be read without running code.
     """
-    return torch.load(path, **{"map_location": "cpu", "weights_only": True, **arguments})
+    try:
+        with _numpy_is_plain():
+            return torch.load(path, **{"map_location": "cpu", "weights_only": True, **arguments})
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"{str(path)!r} is missing: the checkpoint was made without it, or it was removed") from error
+    except pickle.UnpicklingError as error:
+        raise ConfigurationError(
+            f"{str(path)!r} holds more than plain data and tensors{_named(needs_trust(path))}: reading it can run code. If you trust whoever "
+            f"has made it, use load_state(..., load_kwargs={{'weights_only': False}})"
+        ) from error
+
+
+def _named(types: Sequence[str]) -> str:
+    return f" ({', '.join(types)})" if types else ""
+
+
+def _numpy_is_plain() -> AbstractContextManager[object]:
+    """Let numpy's numbers and arrays be read, which are as plain as tensors."""
+    numpy = sys.modules.get("numpy")
+    safe_globals = getattr(torch.serialization, "safe_globals", None)
+    if numpy is None or safe_globals is None:
+        return nullcontext()
+    makers = [numpy.float64(0).__reduce__()[0], numpy.zeros(1).__reduce__()[0], numpy.ndarray, numpy.dtype]
+    dtypes = {type(numpy.dtype(code)) for code in numpy.typecodes["All"] if code != "O"}
+    context: AbstractContextManager[object] = safe_globals([*makers, *dtypes])
+    return context
 
 
 def mark(directory: Path, marker: Marker) -> None:
@@ -93,6 +142,11 @@ def marker_of(directory: Path) -> Marker | None:
         return msgspec.json.decode((directory / MARKER).read_bytes(), type=Marker)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def is_of_accelerate(directory: Path) -> bool:
+    """Whether Accelerate has made it: its files are named alike, and others are beside them."""
+    return any(directory.glob("random_states_*.pkl"))
 
 
 def newest(project_dir: Path) -> Path | None:
@@ -134,9 +188,12 @@ __all__ = [
     "CHECKPOINTS",
     "MARKER",
     "Marker",
+    "count",
+    "is_of_accelerate",
     "mark",
     "marker_of",
     "named_automatically",
+    "needs_trust",
     "newest",
     "next_number",
     "numbered",

@@ -24,6 +24,8 @@ from accelbus.errors import ConfigurationError
 _log = logging.getLogger(__name__)
 MODEL, OPTIMIZER, SCHEDULER, SCALER, CUSTOM = "pytorch_model.bin", "optimizer.bin", "scheduler.bin", "scaler.pt", "custom_checkpoint_0.pkl"
 
+_NAMES = {MODEL: "models", OPTIMIZER: "optimizers", SCHEDULER: "schedulers", SCALER: "gradient scalers", CUSTOM: "registered objects"}
+
 
 class SavingMethods(Parts):
     """Mixed into `Accelerator`."""
@@ -55,7 +57,9 @@ class SavingMethods(Parts):
         self._before_loading[handle.id] = hook
         return handle
 
-    def save_state(self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True) -> str:
+    def save_state(
+        self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any
+    ) -> str:
         """Save all that was prepared or registered, random numbers, positions in the data, run and step. Every process has to call it.
 
         A checkpoint that was not completed is never loaded. Within a loop over a data loader its position is part of the checkpoint;
@@ -64,6 +68,7 @@ class SavingMethods(Parts):
         Args:
             output_dir: not given: ``<project_dir>/checkpoints/checkpoint_<n>``, with ``automatic_checkpoint_naming``.
             safe_serialization: taken for Accelerate's sake: what is saved is read without running code in any case.
+            save_model_func_kwargs: taken for Accelerate's sake: arguments for DeepSpeed.
 
         Returns:
             The directory.
@@ -78,6 +83,7 @@ class SavingMethods(Parts):
         if self._writes:
             for name, found in {MODEL: weights, **states}.items():
                 checkpoint.write(directory, name, found)
+                self._warn_of_what_needs_trust(directory, name, len(found))
         own = self._own_state()
         if self.state.use_distributed:
             own["differing"] = self._differing({MODEL: weights, OPTIMIZER: states[OPTIMIZER]})
@@ -116,6 +122,7 @@ class SavingMethods(Parts):
         models = list(self._models)
         for hook in self._before_loading.values():
             hook(models, str(directory))
+        self._check_numbers(directory, models, len(own["dataloaders"]))
         for number, model in enumerate(models):
             state = put_back(checkpoint.read(directory / checkpoint.numbered(MODEL, number), **reading), kept, MODEL, number)
             self.unwrap_model(model, keep_torch_compile=False).load_state_dict(state, **load_model_func_kwargs)
@@ -169,6 +176,11 @@ class SavingMethods(Parts):
             raise ConfigurationError("load_state() needs input_dir, or a project_dir with automatic_checkpoint_naming")
         marker = checkpoint.marker_of(directory)
         if marker is None:
+            if checkpoint.is_of_accelerate(directory):
+                raise ConfigurationError(
+                    f"{str(directory)!r} is a checkpoint of Accelerate: load it with Accelerate's Accelerator, or only its weights, with "
+                    f"load_state_dict"
+                )
             raise ConfigurationError(f"{str(directory)!r} is no complete checkpoint: {checkpoint.MARKER} is missing, which is written last")
         return directory, marker
 
@@ -180,6 +192,43 @@ class SavingMethods(Parts):
     def _shared_objects(self) -> dict[str, list[Any]]:
         scalers = [] if self._scaling is None else [self._scaling.scaler]
         return {OPTIMIZER: self._optimizers, SCHEDULER: self._schedulers, SCALER: scalers, CUSTOM: self._custom_objects}
+
+    def _warn_of_what_needs_trust(self, directory: Path, name: str, count: int) -> None:
+        for number in range(count):
+            path = directory / checkpoint.numbered(name, number)
+            if types := checkpoint.needs_trust(path):
+                owner = f", the state of a {type(self._custom_objects[number]).__name__}," if name == CUSTOM else ""
+                _log.warning(
+                    "%s%s holds %s: it is only read with load_state(..., load_kwargs={'weights_only': False}); keep numbers, strings, lists, "
+                    "dictionaries, tensors and numpy's arrays in a state_dict",
+                    path.name,
+                    owner,
+                    ", ".join(types),
+                )
+
+    def _check_numbers(self, directory: Path, models: list[nn.Module], dataloaders: int) -> None:
+        """Check that the checkpoint has a state for everything that was prepared; say what it has besides.
+
+        Raises:
+            ConfigurationError: it has fewer.
+        """
+        for name, objects in {MODEL: models, **self._shared_objects()}.items():
+            found, what = checkpoint.count(directory, name), _NAMES[name]
+            if len(objects) > found:
+                raise ConfigurationError(
+                    f"{str(directory)!r} has {found} {what}, expected {len(objects)}: as many as were prepared or registered. Prepare the "
+                    f"same objects, in the same order, as the script that has saved it"
+                )
+            known = len(self._models) if name == MODEL else len(objects)
+            if known < found and self.state.is_main_process:
+                _log.warning("%s has %d %s, here are %d: the others' states are not loaded", directory, found, what, known)
+        if dataloaders != len(self._dataloaders) and self.state.is_main_process:
+            _log.warning(
+                "%s has positions of %d data loaders, here are %d: the first ones go on, in order of preparation",
+                directory,
+                dataloaders,
+                len(self._dataloaders),
+            )
 
     def _differing(self, states: dict[str, list[Any]]) -> Entries:
         """Return what the process that writes for this one has otherwise."""
@@ -202,7 +251,7 @@ class SavingMethods(Parts):
 
     def _own_state(self) -> dict[str, Any]:
         """Return what only this process knows."""
-        own = {"random": randomness.capture(), "dataloaders": [loader.state_dict() for loader in self._dataloaders]}
+        own = {"random": randomness.capture(device=self.state.device), "dataloaders": [loader.state_dict() for loader in self._dataloaders]}
         if self.gradient_state.is_accumulating:
             own["gradients"] = [_gradients_of(model) for model in self._models]
         return own
@@ -228,7 +277,7 @@ class SavingMethods(Parts):
             for name, parameter in model.named_parameters():
                 if name in gradients:
                     parameter.grad = gradients[name].to(parameter.device)
-        randomness.restore(own["random"])
+        randomness.restore(own["random"], device=self.state.device)
 
     def _drop_old_checkpoints(self, new: Path) -> None:
         """Keep as many as ``total_limit`` says, *new* among them, which is complete by now."""
@@ -252,8 +301,17 @@ class SavingMethods(Parts):
         if self._writes:
             torch.save(obj, f)
 
-    def save_model(self, model: nn.Module, save_directory: str | os.PathLike[str]) -> None:
-        """Save the weights of *model* as ``pytorch_model.bin``, in one process."""
+    def save_model(
+        self, model: nn.Module, save_directory: str | os.PathLike[str], max_shard_size: int | str = "10GB", safe_serialization: bool = True
+    ) -> None:
+        """Save the weights of *model* as ``pytorch_model.bin``, in one process.
+
+        Args:
+            model: prepared or not.
+            save_directory: is made.
+            max_shard_size: taken for Accelerate's sake: it is always one file.
+            safe_serialization: taken for Accelerate's sake: the file is read with ``torch.load(..., weights_only=True)``.
+        """
         if self._writes:
             Path(save_directory).mkdir(parents=True, exist_ok=True)
             checkpoint.write(Path(save_directory), MODEL, [self.get_state_dict(model)])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pathlib
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from accelbus.accelerator import ProjectConfiguration, checkpoint
+from accelbus.accelerator import ProjectConfiguration, checkpoint, randomness
 from accelbus.accelerator.checkpoint import Marker
 from accelbus.errors import ConfigurationError
 
@@ -25,6 +28,19 @@ class Counter:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.count = state["count"]
+
+
+class Keeper:
+    """A custom object with any state."""
+
+    def __init__(self, state) -> None:
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state) -> None:
+        self.state = state
 
 
 class Training:
@@ -191,8 +207,108 @@ def test_hooks_see_models_and_weights(make, tmp_path):
     training.accelerator.load_state(tmp_path)
     assert calls == [1, str(tmp_path)]
     handle.remove()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ConfigurationError, match="has 0 models, expected 1"):
         training.accelerator.load_state(tmp_path)
+
+
+def test_numpys_values_are_read_like_tensors(make, tmp_path):
+    """Custom objects often keep a mean or an array; scalars and random states of numpy too."""
+    training = Training(make)
+    state = {
+        "best": np.float64(0.5), "seen": np.arange(3), "flag": np.bool_(True), "text": np.array(["a"]), "random": np.random.RandomState(0).get_state(),
+    }  # fmt: skip
+    keeper = Keeper(state)
+    training.accelerator.register_for_checkpointing(keeper)
+    training.accelerator.save_state(tmp_path)
+    keeper.state = None
+    training.accelerator.load_state(tmp_path)
+    assert keeper.state["best"] == 0.5
+    assert keeper.state["seen"].tolist() == [0, 1, 2]
+    assert keeper.state["text"].tolist() == ["a"]
+
+
+def test_a_state_that_cannot_be_read_safely_is_named_when_it_is_saved(make, tmp_path, caplog):
+    """Not only when the run is to go on: object, type and what to do are in the warning, and again in the error."""
+    training = Training(make)
+    keeper = Keeper({"when": pathlib.PurePosixPath("a")})
+    training.accelerator.register_for_checkpointing(keeper)
+    training.accelerator.save_state(tmp_path)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("custom_checkpoint_0_1.pkl, the state of a Keeper, holds pathlib.PurePosixPath")
+    assert "load_kwargs={'weights_only': False}" in message
+    with pytest.raises(ConfigurationError, match=r"custom_checkpoint_0_1.pkl' holds more than plain data .*PurePosixPath.*weights_only"):
+        training.accelerator.load_state(tmp_path)
+    training.accelerator.load_state(tmp_path, load_kwargs={"weights_only": False})
+    assert keeper.state == {"when": pathlib.PurePosixPath("a")}
+
+
+def test_a_checkpoint_of_other_objects_says_how_many_it_has(make, tmp_path, caplog):
+    """More were prepared: an error that names both numbers. Fewer: a warning, also for data loaders."""
+    training = Training(make)
+    training.accelerator.save_state(tmp_path)
+    more = Training(make)
+    more.accelerator.prepare(torch.optim.SGD(more.model.parameters(), lr=0.1))
+    with pytest.raises(ConfigurationError, match=r"has 1 optimizers, expected 2"):
+        more.accelerator.load_state(tmp_path)
+    more.accelerator.save_state(tmp_path)
+    assert caplog.records == []
+    training.accelerator.prepare(DataLoader(DATA, 3))
+    training.accelerator.load_state(tmp_path)
+    assert [record.getMessage().replace(str(tmp_path), "it") for record in caplog.records] == [
+        "it has 2 optimizers, here are 1: the others' states are not loaded",
+        "it has positions of 1 data loaders, here are 2: the first ones go on, in order of preparation",
+    ]
+    training.accelerator.save_state(tmp_path)  # with fewer: nothing of the former one is left
+    assert not (tmp_path / "optimizer_1.bin").exists()
+
+
+def test_a_checkpoint_of_accelerate_is_named_as_one(make, tmp_path):
+    """Its files have similar names."""
+    (tmp_path / "random_states_0.pkl").touch()
+    (tmp_path / "optimizer.bin").touch()
+    with pytest.raises(ConfigurationError, match="is a checkpoint of Accelerate: load it with"):
+        Training(make).accelerator.load_state(tmp_path)
+
+
+def test_arguments_of_accelerate_are_taken(make, tmp_path):
+    """What only other engines use changes nothing."""
+    training = Training(make)
+    training.accelerator.save_state(tmp_path, safe_serialization=False, exclude_frozen_parameters=True)
+    training.accelerator.load_state(tmp_path)
+    training.accelerator.save_model(training.model, tmp_path / "model", max_shard_size="1GB", safe_serialization=True)
+    assert (tmp_path / "model" / "pytorch_model.bin").exists()
+
+
+@pytest.mark.parametrize("device", ["mps", "xpu:1"])
+def test_random_numbers_of_the_own_device_go_on(monkeypatch, caplog, device):
+    """Of any kind of device; where they cannot, because it was another kind, it is said."""
+    states, asked = {"state": torch.tensor([1, 2], dtype=torch.uint8)}, []
+
+    class Module:
+        @staticmethod
+        def get_rng_state(*where):
+            asked.append(where)
+            return states["state"]
+
+        @staticmethod
+        def set_rng_state(state, *where):
+            asked.append(where)
+            states["state"] = state
+
+    monkeypatch.setattr(torch, "get_device_module", lambda _: Module)
+    own = torch.device(device)
+    saved = randomness.capture(device=own)
+    states["state"] = torch.zeros(2)
+    randomness.restore(saved, device=own)
+    assert states["state"].tolist() == [1, 2]
+    assert asked == [() if device == "mps" else (own,)] * 2
+    assert caplog.records == []
+    randomness.restore(saved, device=torch.device("cpu"))
+    randomness.restore(randomness.capture(device=torch.device("cpu")), device=own)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"random numbers on cpu go on differently: the state is that of a process that computed on {own.type}",
+        f"random numbers on {own} go on differently: the state is that of a process that computed on cpu",
+    ]
 
 
 def test_only_what_has_a_state_is_registered(make):
