@@ -35,6 +35,10 @@ class TrackerSpec(NamedTuple):
     extra: str | None
     """``pip install 'accelbus[extra]'`` brings the package."""
     class_name: str
+    below: int = 0
+    """Major version of the package that is too new; 0: none is known to be."""
+    python_below: tuple[int, int] | None = None
+    """Python for which the package has no release, so that its extra brings nothing there."""
 
 
 BUILT_IN: Final = {
@@ -47,7 +51,7 @@ BUILT_IN: Final = {
         TrackerSpec("comet_ml", "comet_ml", "comet", "CometMLTracker"),
         TrackerSpec("dvclive", "dvclive", "dvclive", "DVCLiveTracker"),
         TrackerSpec("mlflow", "mlflow", "mlflow", "MLflowTracker"),
-        TrackerSpec("aim", "aim", "aim", "AimTracker"),
+        TrackerSpec("aim", "aim", "aim", "AimTracker", below=4, python_below=(3, 13)),
         TrackerSpec("clearml", "clearml", "clearml", "ClearMLTracker"),
         TrackerSpec("swanlab", "swanlab", "swanlab", "SwanLabTracker"),
     )
@@ -99,7 +103,7 @@ def resolve(log_with: str | Sequence[str] | None, *, check_installed: bool = Tru
 
     Raises:
         UnknownTrackerError: a name nobody registered; says the known ones.
-        MissingExtraError: a built-in tracker whose package is not installed; says the install command.
+        MissingExtraError: a built-in tracker whose package is not installed, or of a version it cannot use; says the install command.
     """
     if log_with is None:
         return ("tensorboard",) if _is_installed(BUILT_IN["tensorboard"]) else ("jsonl",)
@@ -199,7 +203,26 @@ def available() -> Iterator[str]:
 
 
 def _is_installed(spec: TrackerSpec) -> bool:
-    return spec.package is None or importlib.util.find_spec(spec.package) is not None
+    if spec.package is None:
+        return True
+    return importlib.util.find_spec(spec.package) is not None and not _is_too_new(spec)
+
+
+def _is_too_new(spec: TrackerSpec) -> bool:
+    major = _version(spec).partition(".")[0] if spec.below else ""
+    return major.isdigit() and int(major) >= spec.below
+
+
+def _version(spec: TrackerSpec) -> str:
+    """Return the version of an installed package, empty when it says none: by the name of the folder beside it.
+
+    importlib.metadata, which would read it, loads email, csv and zipfile into every rank.
+    """
+    found = importlib.util.find_spec(spec.package or "")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        for described in Path(folder).parent.glob(f"{spec.package}-*.dist-info"):
+            return described.name.removeprefix(f"{spec.package}-").removesuffix(".dist-info")
+    return ""
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -222,9 +245,15 @@ def _import_class(name: str, path: str) -> type[GeneralTracker]:
 
 
 def _missing_extra(spec: TrackerSpec) -> MissingExtraError:
-    return MissingExtraError(
-        f"tracker {spec.name!r} needs the package {spec.package!r}, which is not installed; pip install 'accelbus[{spec.extra}]'"
-    )
+    install = f"pip install 'accelbus[{spec.extra}]'"
+    if _is_too_new(spec):
+        return MissingExtraError(
+            f"tracker {spec.name!r} needs the package {spec.package!r} below {spec.below}, {_version(spec)} is installed; {install}"
+        )
+    if spec.python_below is not None and sys.version_info[:2] >= spec.python_below:
+        limit, here = (".".join(map(str, version[:2])) for version in (spec.python_below, sys.version_info))
+        install = f"it has no release for Python {here}, use one below {limit}"
+    return MissingExtraError(f"tracker {spec.name!r} needs the package {spec.package!r}, which is not installed; {install}")
 
 
 def _unknown(name: str) -> UnknownTrackerError:

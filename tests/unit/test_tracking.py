@@ -357,3 +357,45 @@ class TestNotices:
         inner.refused_rows = lambda: ["mine"]
         assert tracking.adapted(inner).refused_rows() == Recorder("digits").refused_rows() == []
         assert not overrides(tracking.adapted(inner), "refused_rows")
+
+
+class TestVersionsOfPackages:
+    @pytest.fixture
+    def aim_of(self, tmp_path, monkeypatch):
+        """Return a function that installs a package called aim, of a version, before every other."""
+
+        def install(version):
+            (tmp_path / "aim").mkdir()
+            (tmp_path / "aim" / "__init__.py").touch()
+            (tmp_path / f"aim-{version}.dist-info").mkdir()
+            monkeypatch.delitem(sys.modules, "aim", raising=False)
+            monkeypatch.syspath_prepend(tmp_path)
+
+        return install
+
+    def test_a_package_that_is_too_new_counts_as_missing(self, aim_of):
+        """Aim 4 is another program: the error says which version is needed, and "all" goes without it."""
+        aim_of("4.0.1")
+        with pytest.raises(MissingExtraError, match=r"needs the package 'aim' below 4, 4\.0\.1 is installed; pip install"):
+            resolve("aim")
+        assert "aim" not in resolve("all")
+
+    def test_a_version_that_is_known_to_work_does(self, aim_of):
+        """By its major number alone."""
+        aim_of("3.29.1")
+        assert resolve("aim") == ("aim",)
+
+    def test_no_command_is_advised_that_installs_nothing(self, monkeypatch):
+        """Aim has no release for Python 3.13, so its extra is empty there."""
+        monkeypatch.setattr(tracker_registry.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(tracker_registry.sys, "version_info", (3, 13, 1))
+        with pytest.raises(MissingExtraError, match=r"not installed; it has no release for Python 3\.13, use one below 3\.13$"):
+            resolve("aim")
+        monkeypatch.setattr(tracker_registry.sys, "version_info", (3, 12, 1))
+        with pytest.raises(MissingExtraError, match=r"pip install 'accelbus\[aim\]'"):
+            resolve("aim")
+
+    def test_no_rank_loads_the_metadata_of_packages_to_know_a_version(self):
+        """It brings email, csv and zipfile."""
+        code = "import sys; from accelbus.tracking import BUILT_IN, registry; [registry._is_installed(s) for s in BUILT_IN.values()]; print('importlib.metadata' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
