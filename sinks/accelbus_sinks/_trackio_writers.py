@@ -21,11 +21,13 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import orjson
 from trackio import fragments, utils
+from trackio.remote_client import RemoteClient
 from trackio.sqlite_storage import SQLiteStorage
 
 BUFFERED_ROWS: Final = 2_000
 """Beyond this rows are written before the next flush."""
-_QUEUES: Final = ("_queued_logs", "_queued_uploads", "_queued_alerts", "_sending_batch")
+_QUEUES: Final = ("_queued_logs", "_queued_uploads", "_queued_alerts", "_sending_batch", "_has_local_buffer")
+"""What Trackio still has to do. The last: a batch could not be sent, is kept on this machine, and sent when the server takes rows again."""
 _QUEUE_SECONDS: Final = 30.0
 _LOCK_SECONDS: Final = 30.0
 _LATEST: Final = 253402300799.0
@@ -62,6 +64,9 @@ class Writer(Protocol):
     def store_config(self, config: Mapping[str, Any]) -> None:
         """Replace the run's configuration."""
 
+    def probe(self) -> None:
+        """Raises ConnectionError when Trackio's server takes nothing."""
+
     def flush(self) -> None:
         """Raises OSError when something is not in Trackio's store."""
 
@@ -92,6 +97,9 @@ class StoreWriter:
         self._config: dict[str, Any] | None = None
         """Not stored yet."""
         self._last_step = 0
+
+    def probe(self) -> None:
+        """The first flush raises."""
 
     def write(self, entries: Sequence[Entry]) -> None:
         if len(self._buffer) > BUFFERED_ROWS:
@@ -204,10 +212,19 @@ class StoreWriter:
 
 
 class QueueWriter:
-    """Through the run object: Trackio sends, keeps what it cannot send, and stamps rows with its own time."""
+    """Through the run object: Trackio sends, keeps what it cannot send and tries again, and stamps rows with its own time."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
+        self._lost = ""
+        keep = run._write_records_to_local_inbox  # noqa: SLF001  here and below: what is kept, and lost, is said nowhere else
+
+        def note_lines(records: list[Any], warning_key: str) -> None:
+            # Of lines that could not be sent Trackio makes a local run, and never sends them.
+            self._lost = self._lost or f"{len(records)} lines were kept locally"
+            keep(records, warning_key)
+
+        run._write_records_to_local_inbox = note_lines  # noqa: SLF001  see above
 
     def write(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -218,13 +235,47 @@ class QueueWriter:
         self._run._config_logged = False  # noqa: SLF001  Trackio sends a configuration once, and has no call for a later one
 
     def flush(self) -> None:
-        _wait_for_queue(self._run)
+        try:
+            _wait_for_queue(self._run)
+        except TimeoutError:
+            self.probe()  # says why
+            raise
+        lost = self._lost or next((name for name in self._run._warned_failures if name.startswith("persist-")), "")  # noqa: SLF001
+        if lost:
+            raise OSError(f"Trackio could not send everything ({lost}), and goes on without it: a new process sends it again")
+
+    def probe(self) -> None:
+        """Ask whether the server takes rows from this user, by sending it none.
+
+        Raises:
+            ConnectionError: it does not, or does not answer. Trackio itself would say nothing, and keep rows on this machine.
+        """
+        run = self._run
+        if run._is_local:  # noqa: SLF001  see above
+            return
+        server, token = run._server_base_url, None  # noqa: SLF001  see above
+        if server is None:
+            token = run._hf_token_for_remote()  # noqa: SLF001  see above
+        try:
+            client = RemoteClient(server or run.url, hf_token=token, write_token=run._write_token, verbose=False)  # noqa: SLF001  see above
+            client.predict(api_name="/bulk_log", logs=[], hf_token=token)
+        except Exception as error:  # what the client raises is httpx's, gradio's and its own
+            raise ConnectionError(f"Trackio's server at {server or run.url} takes no rows: {error}") from error
 
     def position(self) -> int:
         return 0
 
     def cut(self, position: int) -> None:
-        """A server keeps what it has."""
+        """Forget what an earlier process could not send, which comes again. A server keeps what it has."""
+        pending = SQLiteStorage.get_pending_logs(self._run.project) or {"logs": [], "ids": []}
+        ours = [number for log, number in zip(pending["logs"], pending["ids"], strict=True) if log.get("run_id") == self._run.id]
+        if ours:
+            # Marked as sent they would become rows of a local run.
+            with (
+                contextlib.closing(sqlite3.connect(SQLiteStorage.get_project_db_path(self._run.project), timeout=_LOCK_SECONDS)) as store,
+                store,
+            ):
+                store.executemany("DELETE FROM metrics WHERE id = ?", [(number,) for number in ours])
 
 
 def _wait_for_queue(run: Any) -> None:

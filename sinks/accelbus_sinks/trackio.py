@@ -47,6 +47,7 @@ class TrackioTracker(GeneralTracker):
 
     name = "trackio"
     requires_logging_directory = False
+    log_keywords = ()
     # Trackio's own queue loses up to half a second: killed at once, it had 0 of 300 rows. What is flushed here is committed.
     durable_after = "flush"
 
@@ -104,6 +105,12 @@ class TrackioTracker(GeneralTracker):
         writer: Writer = StoreWriter(run) if can_write_directly(run) else QueueWriter(run)
         if is_ours or self._checkpoint:
             writer.cut(self._checkpoint.get("position", 0))
+        try:
+            writer.probe()
+        except ConnectionError:
+            # Its thread would go on looking for the server beside that of the next try.
+            run._stop_flag.set()  # noqa: SLF001  `finish` waits for up to half a minute
+            raise
         self._run, self._writer = run, writer
         self._store_config()
 

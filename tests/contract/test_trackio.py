@@ -27,6 +27,7 @@ from accelbus_sinks import trackio as tracker_module
 from accelbus_sinks.trackio import TrackioTracker
 from tests.support import trackio_reader as reader
 from tests.support.arrivals import trackio as found
+from tests.support.trackio_server import TrackioServer
 
 EPOCH_NS = 1_767_139_200_000_000_000
 
@@ -194,15 +195,22 @@ def test_a_point_that_changes_back_is_the_last_one(run_id, tmp_path):
     assert [row["loss"] for row in reader.rows("project", run_id)] == [3, 4, 3]
 
 
-def test_killed_inside_start_leaves_one_run(run_id, tmp_path):
-    """A process that dies while Trackio starts is followed by one that has the only run."""
+@pytest.mark.parametrize("at", ["trackio.init", "tracker_module.StoreWriter.cut", "TrackioTracker._store_config"])
+def test_killed_inside_start_leaves_one_run(run_id, tmp_path, at):
+    """A process that dies when Trackio has started, or later in its start, is followed by one that has the only run."""
     script = f"""
 import os, signal, sys
 sys.path[:] = {sys.path!r}
-import trackio
-trackio.init = lambda **arguments: os.kill(os.getpid(), signal.SIGKILL)
 from pathlib import Path
-from tests.contract.test_trackio import _started
+from tests.contract.test_trackio import TrackioTracker, _started, tracker_module
+import trackio
+real = {at}
+
+def die_behind(*given, **arguments):
+    real(*given, **arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+{at} = die_behind
 _started(Path({str(tmp_path)!r}), {run_id!r})
 """
     killed = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
@@ -247,6 +255,76 @@ def test_trackios_own_queue_is_waited_for(run_id, tmp_path, monkeypatch):
     assert rows[-1]["sample"]["_type"] == "trackio.image"
     tracker.finish("finished")
     assert reader.config("project", run_id)["lr"] == 0.1
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("TRACKIO_WRITE_TOKEN", "token")
+    with TrackioServer() as server:
+        yield server
+
+
+def test_a_server_that_refuses_the_token_is_an_error_of_start(run_id, tmp_path, server):
+    """Trackio itself would say nothing, keep every row on this machine, and look as if all was well."""
+    server.refusing = True
+    with pytest.raises(ConnectionError, match=f"{server.address} takes no rows: .*401"):
+        _started(tmp_path, run_id, server_url=server.address)
+
+
+def test_a_flush_does_not_take_what_is_kept_on_disk_for_sent(run_id, tmp_path, server, monkeypatch):
+    """A server that begins to refuse: the flush says why, and works when the server does; each row arrives once."""
+    monkeypatch.setattr("accelbus_sinks._trackio_writers._QUEUE_SECONDS", 2.0)
+    tracker = _started(tmp_path, run_id, server_url=server.address)
+    tracker.log_batch([_row(1, loss=1.0)])
+    tracker.flush()
+    server.refusing = True
+    tracker.log_batch([_row(2, loss=2.0)])
+    with pytest.raises(ConnectionError, match="401"):
+        tracker.flush()
+    server.refusing = False
+    monkeypatch.setattr("accelbus_sinks._trackio_writers._QUEUE_SECONDS", 30.0)
+    tracker.flush()
+    tracker.finish("finished")
+    assert [(log["step"], log["metrics"]["loss"]) for log in server.logs if "loss" in log["metrics"]] == [(1, 1.0), (2, 2.0)]
+
+
+def test_what_a_killed_process_could_not_send_comes_once(run_id, tmp_path, server, monkeypatch):
+    """It is on this machine, and behind the cursor: the next process is fed it again, and forgets the rest."""
+    monkeypatch.setattr("accelbus_sinks._trackio_writers._QUEUE_SECONDS", 2.0)
+    first = _started(tmp_path, run_id, server_url=server.address)
+    server.refusing = True
+    first.log_batch([_row(1, loss=1.0)])
+    with pytest.raises(ConnectionError, match="401"):
+        first.flush()
+    _left_alone(first.tracker)
+    server.refusing = False
+    second = _started(tmp_path, run_id, server_url=server.address)
+    second.log_batch([_row(1, loss=1.0)])
+    monkeypatch.setattr("accelbus_sinks._trackio_writers._QUEUE_SECONDS", 30.0)
+    second.tracker._has_local_buffer = True  # as after another failure: what is pending on this machine is sent, too
+    second.flush()
+    second.finish("finished")
+    assert [(log["step"], log["metrics"]["loss"]) for log in server.logs if "loss" in log["metrics"]] == [(1, 1.0)]
+
+
+def test_lines_that_could_not_be_sent_are_an_error_until_a_new_process(run_id, tmp_path, server, monkeypatch):
+    """Where Trackio keeps lines it never sends those again: only rows that are fed anew arrive."""
+    monkeypatch.setenv("TRACKIO_STORAGE_MODE", "jsonl")
+    tracker = _started(tmp_path, run_id, server_url=server.address)
+    server.refusing = True
+    tracker.log_batch([_row(1, loss=1.0)])
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"could not send everything .* a new process"):
+            tracker.flush()
+    _left_alone(tracker.tracker)
+
+
+def _left_alone(run):
+    """Let the thread of *run* end without sending, as a SIGKILL does."""
+    run._stop_flag.set()
+    run._has_local_buffer = False
+    run._client_thread.join(timeout=30)
+    assert not run._client_thread.is_alive()
 
 
 # Where and under what name
