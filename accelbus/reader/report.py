@@ -55,9 +55,7 @@ def report(
         found = _from_bus(run_dir, snapshot, record)
     else:
         is_young = record is not None and time.time_ns() - record.created_ns < _YOUNG * 1e9
-        found = _from_journal(
-            run_dir, snapshot, audit(run_dir, tuning=tuning, progress=progress), is_attended=snapshot.is_current or is_young
-        )
+        found = _from_journal(run_dir, snapshot, audit(run_dir, tuning=tuning, progress=progress), is_young=is_young)
     found.problems = [*found.problems, *_silence(run_dir, snapshot, found)]
     found.project = record.project if record is not None else ""
     found.notes = [*notes, *(note for note in found.notes if not note.startswith("run.json"))]
@@ -200,10 +198,12 @@ def _values(counts: RankCounts) -> RankValues:
 # From the journal
 
 
-def _from_journal(run_dir: RunDir, snapshot: Snapshot, found: Audit, *, is_attended: bool) -> Report:
+def _from_journal(run_dir: RunDir, snapshot: Snapshot, found: Audit, *, is_young: bool) -> Report:
     ranks = _ranks_of(found, snapshot)
     _hear_bus(found, snapshot)
-    waiting = 0 if is_attended else found.pending_events
+    # A young run's bus process may be about to come for those that live; nobody starts one for those that are gone.
+    unattended = [] if snapshot.is_current else [rank for rank in ranks if not (is_young and rank.state in _LIVE)]
+    waiting = sum(rank.pending for rank in unattended)
     problems = list(found.problems)
     if waiting and any(rank.pending and rank.state == "alive" for rank in ranks):
         problems.append(f"{waiting:,} events wait with their ranks; nobody brings them into the run directory")

@@ -75,7 +75,7 @@ def test_everything_killed_is_seen_and_delivered_by_sync(quick_job, accelbus):
     kill_everything(quick_job)
     before = accelbus("status", "job")
     assert before.code == 1
-    assert "values owed, 0 lost" in before.lines[0]
+    assert " owed, 0 lost" in before.lines[0]  # values, or events if none has come into the journal yet
     assert f"deliver the rest with: accelbus sync {quick_job.run_dir}" in before.lines[0]
     assert "job: open, 2 ranks, " in before.out
     assert " is gone; it last reported " in before.out

@@ -235,6 +235,19 @@ def test_events_that_nobody_takes_are_no_up_to_date_run(run):
     producer.close_spool()
 
 
+@pytest.mark.parametrize("alive, state", [(True, "up_to_date"), (False, "owed")])
+def test_a_run_that_has_just_begun_is_attended_unless_its_ranks_are_gone(run, alive, state):
+    """A bus process may be about to come for a rank that lives; what a dead one left waits for somebody to call sync."""
+    record = run.dir.read_record()
+    run.dir.write_record(msgspec.structs.replace(record, created_ns=time.time_ns()))
+    producer = run.producer(pid=os.getpid()).log(9).write(1, 6)
+    run.deliver()
+    producer.spool(acked=6, alive=alive)
+    assert reported(run).sinks[0].state == state
+    if alive:
+        producer.close_spool()
+
+
 def test_a_bus_process_that_lives_and_cannot_write_its_status_is_named(run, monkeypatch):
     """Its disk is full, so that status.json is old or was never written; the lock on this node says that it is there."""
     node = host.private_directory() / run.dir.node_name
