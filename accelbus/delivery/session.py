@@ -105,7 +105,8 @@ class Session:
         tracker.start()
         self._takes_batches = overrides(tracker, "log_batch")
         self._handed = HandedRows() if overrides(tracker, "refused_rows") else None
-        self._takes_keyword = _keywords_of(getattr(tracker, "logs_with", tracker.log))
+        declared = getattr(tracker, "log_keywords", None)
+        self._takes_keyword = _keywords_of(getattr(tracker, "logs_with", tracker.log)) if declared is None else declared.__contains__
         self._tracker = tracker
         self._channel.status.url = self._url(logging_dir)
         if wants_every_rank(getattr(tracker, "inner", tracker)) and self._record.world_size > 1 and name_and_rank(self._sink)[1] is None:
@@ -146,15 +147,14 @@ class Session:
         channel.enter("log")
         self._name(rows[0].label, when=self.names_rows)
         began = time.monotonic()
-        keywords = {**self._log_kwargs, **rows[0].row.log_kwargs}
+        keywords = self._taken_keywords({**self._log_kwargs, **rows[0].row.log_kwargs})
         try:
             # Copies, here and below: trackers have been seen to empty what they are given, and a row may be tried again.
             if self._takes_batches:
                 tracker.log_batch([owed.row._replace(values=dict(owed.row.values), log_kwargs=keywords) for owed in rows])
             else:
-                taken = self._taken_keywords(keywords)
                 for owed in rows:
-                    tracker.log(dict(owed.row.values), step=owed.row.step, **taken)
+                    tracker.log(dict(owed.row.values), step=owed.row.step, **keywords)
         finally:
             channel.enter("idle")
             channel.status.row = ""
@@ -310,7 +310,7 @@ class Session:
             return keywords
         if not self._refused_keywords.issuperset(refused):
             self._refused_keywords.update(refused)
-            logger.warning("log() of %r takes no %s: left out", self._sink, ", ".join(refused))
+            self.notice(f"log_kwargs: takes no {', '.join(map(repr, refused))}; left out")
         return {name: value for name, value in keywords.items() if name not in refused}
 
     @property

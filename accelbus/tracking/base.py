@@ -18,7 +18,7 @@ A tracker runs in a process of its own; delivery calls, in this order and from o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -63,7 +63,7 @@ class Row(NamedTuple):
     attempt: int = 0
     """A higher attempt replaces, step by step, what lower ones logged."""
     log_kwargs: Mapping[str, Any] = {}
-    """What the user gave for this tracker's ``log``. `GeneralTracker.log_batch` passes it on; all rows of one call have the same."""
+    """What the user gave for this tracker's ``log``, of what it takes. `GeneralTracker.log_batch` passes it on; all rows of one call have the same."""
 
 
 class RefusedRow(NamedTuple):
@@ -94,6 +94,10 @@ class GeneralTracker(MediaHooks):
     durable_after: Literal["call", "flush", "finish"] = "flush"
     """What makes a logged value survive a SIGKILL of this process. After a crash, ``finish`` trackers are fed again from the start
     of the attempt, the others from the last cursor."""
+
+    log_keywords: Collection[str] | None = None
+    """Keyword arguments that ``log`` and ``log_batch`` do something with; the user is told once of others, which are left out. None:
+    those in the signature of ``log``, all of them where it has ``**kwargs``."""
 
     run_info: RunInfo = RunInfo()
     """Set by delivery before `restore` and `start`."""

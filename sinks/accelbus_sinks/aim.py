@@ -44,6 +44,7 @@ class AimTracker(GeneralTracker):
 
     name = "aim"
     requires_logging_directory = True
+    log_keywords = ("context", "epoch")
     durable_after: Literal["call", "flush", "finish"] = "call"
     """Aim's storage writes its log before ``track`` returns. Executed: of 3,000 points all were there after a SIGKILL behind the last.
     With a server of Aim's: ``flush``."""

@@ -53,6 +53,7 @@ class ClearMLTracker(ClearMLMedia):
 
     name = "clearml"
     requires_logging_directory = False
+    log_keywords = ()
 
     def __init__(self, run_name: str | None = None, **kwargs: Any) -> None:
         super().__init__()

@@ -67,6 +67,7 @@ class CometMLTracker(CometMedia):
 
     name = "comet_ml"
     requires_logging_directory = False
+    log_keywords = ("epoch",)
     durable_after: Literal["call", "flush", "finish"] = "finish"
     """Offline: an archive comes into being at the end, and nothing else can be read or uploaded. Online ``flush``."""
 

@@ -40,6 +40,7 @@ class DVCLiveTracker(GeneralTracker):
 
     name = "dvclive"
     requires_logging_directory = False
+    log_keywords = ("plot",)
 
     def __init__(self, run_name: str | None = None, live: Any = None, **kwargs: Any) -> None:
         super().__init__()

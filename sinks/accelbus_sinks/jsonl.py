@@ -45,6 +45,7 @@ class JSONLTracker(GeneralTracker):
 
     name = "jsonl"
     requires_logging_directory = True
+    log_keywords = ()
 
     def __init__(self, run_name: str, logging_dir: str | Path) -> None:
         super().__init__()

@@ -54,6 +54,7 @@ class MLflowTracker(GeneralTracker):
 
     name = "mlflow"
     requires_logging_directory = False
+    log_keywords = ("model_id", "synchronous")
 
     @classmethod
     def environment(cls, state_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:

@@ -42,6 +42,7 @@ class SwanLabTracker(SwanLabMedia):
 
     name = "swanlab"
     requires_logging_directory = False
+    log_keywords = ()
 
     def __init__(self, run_name: str, **kwargs: Any) -> None:
         super().__init__()

@@ -40,6 +40,7 @@ class WandBTracker(GeneralTracker):
 
     name = "wandb"
     requires_logging_directory = False
+    log_keywords = ()
     # Killed right after `flush`, a run has every row in its file (tests/contract/test_wandb.py); without one, 0 of 300.
     durable_after: Literal["call", "flush", "finish"] = "flush"
 

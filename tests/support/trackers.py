@@ -13,10 +13,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accelbus.tracking import GeneralTracker, RefusedRow
+from accelbus.tracking import GeneralTracker, RefusedRow, Row
 
 
 class ScriptedTracker(GeneralTracker):
@@ -240,6 +241,19 @@ class SummaryTracker(ScriptedTracker):
         if self.refuses_summary:
             raise ValueError("no summaries here")
         self._append("summary.jsonl", values)
+
+
+class DeclaringTracker(ScriptedTracker):
+    """Takes batches, and says which keyword arguments mean something to it."""
+
+    log_keywords = ("epoch",)
+
+    def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
+        self.log_batch([Row(step or 0, values, 0, log_kwargs=kwargs)])
+
+    def log_batch(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._append("keywords.jsonl", dict(row.log_kwargs))
 
 
 class FinishingService(ServiceTracker):

@@ -89,3 +89,15 @@ async def test_a_summary_that_is_refused_is_a_dead_letter(tmp_path: Path) -> Non
     assert (letter["kind"], letter["values"], letter["reason"]) == ("summary", {"best": 0.9}, "ValueError: no summaries here")
     assert (status.dead_letters, status.statements_left_out, status.values.dead_lettered) == (1, 1, 0)
     assert any("kept in" in text and "dead_letters.jsonl" in text for _, text, _ in served.notices)
+
+
+async def test_a_keyword_argument_that_a_tracker_does_not_know_is_spoken_of_once(tmp_path: Path) -> None:
+    """Also by trackers that take whole batches: a typing error in ``log_kwargs`` has no effect that anybody would see."""
+    run = Run(tmp_path, "DeclaringTracker")
+    run.record.log_kwargs[run.sink] = {"epoch": 3, "comit": False}
+    run.start()
+    run.log(*range(3))
+    async with serving(run) as served:
+        await served.finished()
+    assert run.calls("keywords.jsonl") == [{"epoch": 3}] * 3
+    assert [text for level, text, _ in served.notices if level == "warning"] == [f"{run.sink}: log_kwargs: takes no 'comit'; left out"]
