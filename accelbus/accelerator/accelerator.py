@@ -61,7 +61,7 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
     """Runs one training loop on a CPU, on a GPU, and in several processes with DDP. Names and behaviour are Accelerate's.
 
     Make one in every process, before the model. For FSDP, DeepSpeed and others use `accelbus.handlers` and `accelbus.init` in a loop of
-    your own, or accelbus as tracker inside Accelerate.
+    your own, or keep Accelerate's and call `accelbus.init` after it.
 
     Args:
         device_placement: `prepare` puts models and batches on `device`.
