@@ -10,6 +10,7 @@
         sinks/<sink>/            cursor, owner record, dead letters, the tracker's caches
         <sink>/                  what a tracker that needs a logging directory writes
         logs/                    stderr of the bus process and of the sink workers
+        traces/                  profiles that have no other place
 """
 
 from __future__ import annotations
