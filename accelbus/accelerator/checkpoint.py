@@ -71,11 +71,12 @@ def write(directory: Path, name: str, states: Sequence[Any]) -> None:
             hidden.replace(path)
         finally:
             hidden.unlink(missing_ok=True)
-    # A former checkpoint in the same place may have had more.
-    for number in itertools.count(len(states)):
-        if number and not (directory / numbered(name, number)).exists():
-            return
-        (directory / numbered(name, number)).unlink(missing_ok=True)
+
+
+def remove_from(directory: Path, name: str, number: int) -> None:
+    """Remove the files of objects *number* and above: a former checkpoint in the same place had more."""
+    for surplus in range(number, count(directory, name)):
+        (directory / numbered(name, surplus)).unlink()
 
 
 def count(directory: Path, name: str) -> int:
@@ -198,6 +199,7 @@ __all__ = [
     "next_number",
     "numbered",
     "read",
+    "remove_from",
     "unmark",
     "write",
 ]

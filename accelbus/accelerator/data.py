@@ -21,6 +21,7 @@ from accelbus.accelerator.position import Position, Shuffle, owners_of_generator
 from accelbus.accelerator.sharding import ShardedBatches, ShardedStream
 from accelbus.accelerator.state import ProcessState
 from accelbus.accelerator.stopwatch import Stopwatch
+from accelbus.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 RNG_TYPES: Final = ("torch", "cuda", "generator")
@@ -248,7 +249,7 @@ def prepare_data_loader(loader: DataLoader[Any], around: Surroundings, dispatche
         dispatched: class of loaders that rank 0 reads for all.
 
     Raises:
-        ValueError: the batch size cannot be split.
+        ValueError: the batch size cannot be split, or rank 0 would not read all.
     """
     if isinstance(loader, PreparedDataLoader):
         return loader
@@ -259,6 +260,11 @@ def prepare_data_loader(loader: DataLoader[Any], around: Surroundings, dispatche
     batches: Any = loader.dataset if is_stream else loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     owners = owners_of_generators(batches) + ([loader] if loader.generator is not None else [])
     if ranks > 1 and (is_stream if config.dispatch_batches is None else config.dispatch_batches):
+        if not is_stream and isinstance(_sampler_of(batches), DistributedSampler):
+            raise ConfigurationError(
+                "dispatch_batches=True with a DistributedSampler: rank 0 reads for all, but would only read its own share; leave the sampler "
+                "out, or dispatch_batches"
+            )
         seeded = config.use_seedable_sampler and bool(owners) and not is_stream
         return dispatched(loader, around, Shuffle(owners, seeded=seeded, seed=config.data_seed), **_data_of(loader))
     if is_stream:
@@ -297,8 +303,13 @@ def _data_of(loader: DataLoader[Any]) -> dict[str, Any]:
     return {"dataset": loader.dataset, "batch_sampler": loader.batch_sampler}
 
 
+def _sampler_of(batches: Any) -> Any:
+    """Return what decides on the order: the sampler of a batch sampler, or *batches* itself."""
+    return batches.sampler if isinstance(batches, BatchSampler) else batches
+
+
 def _is_shared_already(batches: Any, ranks: int, rank: int) -> bool:
-    sampler = batches.sampler if isinstance(batches, BatchSampler) else batches
+    sampler = _sampler_of(batches)
     if ranks == 1 or not isinstance(sampler, DistributedSampler):
         return False
     _log.log(

@@ -79,14 +79,11 @@ class SavingMethods(Parts):
         weights = [self.get_state_dict(model) for model in self._models]
         for hook in self._before_saving.values():
             hook(self._models, weights, str(directory))
-        states = {name: [one.state_dict() for one in objects] for name, objects in self._shared_objects().items()}
         if self._writes:
-            for name, found in {MODEL: weights, **states}.items():
-                checkpoint.write(directory, name, found)
-                self._warn_of_what_needs_trust(directory, name, len(found))
+            self._write_shared(directory, weights)
         own = self._own_state()
         if self.state.use_distributed:
-            own["differing"] = self._differing({MODEL: weights, OPTIMIZER: states[OPTIMIZER]})
+            own["differing"] = self._differing({MODEL: weights, OPTIMIZER: [one.state_dict() for one in self._optimizers]})
         checkpoint.write(directory, f"rank_{self.state.process_index}.bin", [own])
         self.wait_for_everyone()
         if self._writes:
@@ -192,6 +189,16 @@ class SavingMethods(Parts):
     def _shared_objects(self) -> dict[str, list[Any]]:
         scalers = [] if self._scaling is None else [self._scaling.scaler]
         return {OPTIMIZER: self._optimizers, SCHEDULER: self._schedulers, SCALER: scalers, CUSTOM: self._custom_objects}
+
+    def _write_shared(self, directory: Path, weights: list[Any]) -> None:
+        checkpoint.write(directory, MODEL, weights)
+        counts = {MODEL: len(weights)}
+        for name, objects in self._shared_objects().items():
+            checkpoint.write(directory, name, [one.state_dict() for one in objects])
+            counts[name] = len(objects)
+        for name, count in counts.items():
+            checkpoint.remove_from(directory, name, count)
+            self._warn_of_what_needs_trust(directory, name, count)
 
     def _warn_of_what_needs_trust(self, directory: Path, name: str, count: int) -> None:
         for number in range(count):

@@ -259,6 +259,10 @@ report["goes on"] = all(map(torch.equal, values(*again), values(*first)))
 report["mean"] = first[1].module[1].running_mean.tolist()
 own = torch.load(out / "checkpoint" / f"rank_{rank}.bin")
 report["kept"] = ["/".join(map(str, path)) for path, _ in own["differing"]]
+first[0].project_configuration.save_on_each_node = True
+first[0].save_state(out / "on each node")
+again = torch.load(out / "on each node" / f"rank_{rank}.bin")
+report["kept on each node"] = ["/".join(map(str, path)) for path, _ in again["differing"]]
 end()
 """
 
@@ -272,6 +276,7 @@ def test_what_differs_between_processes_goes_on_in_each(tmp_path: Path):
     assert [[report["same"], report["goes on"]] for report in done.reports] == [[True, True]] * 2
     assert first["mean"] != second["mean"]
     assert first["kept"] == []
+    assert [report["kept on each node"] == report["kept"] for report in done.reports] == [True, True]
     assert second["kept"] == [
         "pytorch_model.bin/0/1.running_mean",
         "pytorch_model.bin/0/1.running_var",

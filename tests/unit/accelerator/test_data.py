@@ -21,9 +21,13 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from accelbus.accelerator import DataLoaderConfiguration
-from accelbus.accelerator.data import PreparedDataLoader
+from accelbus.accelerator import DataLoaderConfiguration, GradientAccumulationPlugin
+from accelbus.accelerator.data import PreparedDataLoader, Surroundings, prepare_data_loader
+from accelbus.accelerator.dispatch import DispatchedDataLoader
+from accelbus.accelerator.gradients import GradientState
 from accelbus.accelerator.position import Position
+from accelbus.accelerator.state import ProcessState
+from accelbus.errors import ConfigurationError
 
 NUMBERS = TensorDataset(torch.arange(23))
 
@@ -218,6 +222,20 @@ def test_an_order_by_seed_and_epoch_survives_a_restart(make):
     again = make(dataloader_config=config).prepare(DataLoader(NUMBERS, 4, shuffle=True))
     again.load_state_dict(position)
     assert [[flat(batch) for batch in again] for _ in range(2)] == whole[1:]
+
+
+def test_rank_0_cannot_read_for_all_what_is_shared_already():
+    """It would read its own share only, and nobody would notice."""
+    around = Surroundings(
+        processes=ProcessState(0, 2, 0, 2, torch.device("cpu"), "gloo"),
+        gradients=GradientState(GradientAccumulationPlugin()),
+        config=DataLoaderConfiguration(dispatch_batches=True),
+        device=None,
+        rng_types=(),
+    )
+    loader = DataLoader(NUMBERS, 4, sampler=DistributedSampler(NUMBERS, 2, 0))
+    with pytest.raises(ConfigurationError, match="dispatch_batches=True with a DistributedSampler"):
+        prepare_data_loader(loader, around, DispatchedDataLoader)
 
 
 def test_an_order_by_a_given_seed(make):

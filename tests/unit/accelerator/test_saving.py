@@ -262,6 +262,15 @@ def test_a_checkpoint_of_other_objects_says_how_many_it_has(make, tmp_path, capl
     assert not (tmp_path / "optimizer_1.bin").exists()
 
 
+def test_weights_saved_into_a_checkpoint_leave_its_other_models_there(make, tmp_path):
+    """save_model writes one file, and removes none."""
+    training = Training(make)
+    training.accelerator.prepare(nn.Linear(1, 1))
+    training.accelerator.save_state(tmp_path)
+    training.accelerator.save_model(training.model, tmp_path)
+    training.accelerator.load_state(tmp_path)
+
+
 def test_a_checkpoint_of_accelerate_is_named_as_one(make, tmp_path):
     """Its files have similar names."""
     (tmp_path / "random_states_0.pkl").touch()
