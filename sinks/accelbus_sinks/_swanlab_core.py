@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from accelbus_sinks._swanlab_public import PublicCore
+from accelbus_sinks._swanlab_refusals import Refusals
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class SwanLabCore:
         _ = (self._consumer._builder.build_scalar_or_media, self._consumer._resolver.resolve_concrete)  # noqa: SLF001
         if self._stores:
             _ = (self._core._store.ensure_flushed, self._core._store._fp, self._core._store._index, self._core._metrics.get)  # noqa: SLF001
+        self._refusals = Refusals(getattr(self._core, "_transport", None))
         self._consumer.stop()
         self._consumer.join()
         self.settle()
@@ -148,8 +150,12 @@ class SwanLabCore:
             self._failed = "something was not stored"
             raise OSError(f"SwanLab: {self._failed}; see its debug log")
 
+    def refused(self) -> list[tuple[Any, str]]:
+        """Return (record, reason) of what the server has refused for good since the last call; `flush` takes that for done."""
+        return self._refusals.take()
+
     def flush(self) -> None:
-        """Make everything stored durable; online, that is on the server.
+        """Make everything stored durable; online, that is on the server, or refused by it.
 
         Raises:
             OSError: it is not, or something before could not be stored: then this run must be opened again.
@@ -237,18 +243,11 @@ class SwanLabCore:
         if self._failed:
             raise OSError(f"the run file could not be written ({self._failed}) and must be opened again by a new process")
 
-    def _report_refusals(self) -> None:
-        """Say what the server did not want: SwanLab counts it as uploaded."""
-        transport = getattr(self._core, "_transport", None)
-        for failure in transport.last_failures() if transport else ():
-            logger.warning("SwanLab's server refused %d records: %s", len(failure.records), failure.message)
-
     def _await_upload(self) -> None:
         before, since = -1, time.monotonic()
         while True:
             stats = self._core.get_operation_stats().stats
             if stats.uploaded_records >= stats.total_records:
-                self._report_refusals()
                 return
             if stats.uploaded_records != before:
                 before, since = stats.uploaded_records, time.monotonic()

@@ -58,6 +58,10 @@ class PublicCore:
     def settle(self) -> None:
         """SwanLab does what is queued when it likes."""
 
+    def refused(self) -> list[tuple[Any, str]]:
+        """SwanLab has no public word on it."""
+        return []
+
     def flush(self) -> None:
         """There is no such call."""
 

@@ -11,11 +11,11 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from accelbus.tracking import Row
+from accelbus.tracking import RefusedRow, Row
 from accelbus_sinks import _swanlab_run as runs
 from accelbus_sinks._append_file import cut_back
 from accelbus_sinks._config import spelled_out, text_of, write_config
@@ -25,6 +25,7 @@ from accelbus_sinks._swanlab_core import LARGEST_STEP, SwanLabCore, attach, read
 from accelbus_sinks._swanlab_media import SwanLabMedia
 from accelbus_sinks._swanlab_names import LONGEST, name_of, revisions, virtual_key
 from accelbus_sinks._swanlab_public import PublicCore
+from accelbus_sinks._swanlab_refusals import Handed, OnTheWay
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class SwanLabTracker(SwanLabMedia):
         self._step = 0
         self._delivered: Mapping[tuple[str, int], float | None] = {}
         """What the process before this one had logged behind its cursor, and may have uploaded."""
+        self._on_the_way = OnTheWay()
+        self._refused: list[RefusedRow] = []
 
     @property
     def tracker(self) -> Any:
@@ -121,12 +124,13 @@ class SwanLabTracker(SwanLabMedia):
         for (key, step), (value, row) in sorted_rows.numbers.items():
             name = self._free_name(core, key, step, row.attempt, value=value)
             if name:
+                self._on_the_way.value(name, step, Handed(row.attempt, step, key))
                 records.append(core.scalar(name, step, value, row.time_ns))
         core.store_scalars(records)
         for (key, step), (text, row) in sorted_rows.texts.items():
             self._store_text(key, step, text, row)
-        for line, row in sorted_rows.lines:
-            core.store_lines([line], row.time_ns)
+        for line, row, keys in sorted_rows.lines:
+            self._store_line(line, row, keys)
         if rows:
             self._step = rows[-1].step
 
@@ -136,7 +140,12 @@ class SwanLabTracker(SwanLabMedia):
     def flush(self) -> None:
         core = self._opened()
         core.flush()
+        self._note_refusals(core)
         self._offset = core.length
+
+    def refused_rows(self) -> list[RefusedRow]:
+        refused, self._refused = self._refused, []
+        return refused
 
     def checkpoint(self) -> dict[str, Any]:
         return {"offset": self._offset}
@@ -147,6 +156,13 @@ class SwanLabTracker(SwanLabMedia):
         state = STATES.get(status, "crashed")
         self._run.finish(state=state, error=f"accelbus: {status}" if state == "crashed" else None)
         self._run = self._core = None
+
+    def _note_refusals(self, core: SwanLabCore | PublicCore) -> None:
+        rows, said = self._on_the_way.rows(core.refused())
+        self._refused += rows
+        for text in said:
+            self.notice(text)
+        self._on_the_way.arrived()
 
     def _go_on(self, core: SwanLabCore | PublicCore, before: Path, directory: Path) -> None:
         """Continue what an earlier process left in *before*, or leave it beside the run where everything will be delivered again."""
@@ -186,13 +202,20 @@ class SwanLabTracker(SwanLabMedia):
         if not 0 <= step < LARGEST_STEP:
             return False
         name = self._free_name(core, key, step, attempt, kind)
-        return name is None or core.store_media(name, step, value, time_ns)
+        if name is None:
+            return True
+        self._on_the_way.value(name, step, Handed(attempt, step, key))
+        return core.store_media(name, step, value, time_ns)
 
     def _store_text(self, key: str, step: int, text: str, row: Row) -> None:
         import swanlab  # noqa: PLC0415  only the worker imports trackers
 
         if not self._store_media(key, "text", step, swanlab.Text(text), row.time_ns, row.attempt):
-            self._opened().store_lines([step_text(step, {key: text})], row.time_ns)
+            self._store_line(step_text(step, {key: text}), row, [key])
+
+    def _store_line(self, line: str, row: Row, keys: Iterable[str]) -> None:
+        self._on_the_way.line(line, [Handed(row.attempt, row.step, key) for key in keys])
+        self._opened().store_lines([line], row.time_ns)
 
     def _store_config(self, config: dict[str, Any]) -> None:
         core = self._opened()
@@ -235,7 +258,7 @@ class _Sorted:
     def __init__(self, rows: Sequence[Row]) -> None:
         self.numbers: dict[tuple[str, int], tuple[float, Row]] = {}
         self.texts: dict[tuple[str, int], tuple[str, Row]] = {}
-        self.lines: list[tuple[str, Row]] = []
+        self.lines: list[tuple[str, Row, list[str]]] = []
         for row in rows:
             self._add(row)
 
@@ -259,4 +282,4 @@ class _Sorted:
             elif value is not None:
                 raise TypeError(f"{key}: expected a number, text or list, got {type(value).__name__}")
         if rest:
-            self.lines.append((step_text(step, rest), row))
+            self.lines.append((step_text(step, rest), row, list(rest)))

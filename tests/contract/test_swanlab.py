@@ -218,6 +218,22 @@ def test_a_wrong_key_is_an_error_at_once(tmp_path, monkeypatch):
         opened(tmp_path, mode="online")
 
 
+def test_what_the_server_refuses_is_said_for_the_books(tmp_path):
+    """Each value with its row, once; SwanLab counts it as uploaded. Console lines, which nobody counts, are a word to the user."""
+    with SwanLabServer() as server:
+        server.unwanted = {"bad", "word", 'step 3: {"loss": Infinity}', "line 4"}
+        status, report = job("refused_online", tmp_path, "", **server.environ)
+        assert status == 0
+        first, second, third, fourth = report["refused"]
+        assert (first, fourth, report["then"]) == ([], [], [])
+        assert {(attempt, step, key) for attempt, step, _, keys in second for key in keys} == {(3, 2, "bad"), (3, 2, "word")}
+        assert all(reason.startswith("SwanLab's server: ") for _, _, reason, _ in second)
+        assert [(attempt, step, keys) for attempt, step, _, keys in third] == [(0, 3, ["loss"])]
+        assert [text[:40] for text in report["said"]] == ["SwanLab's server refused 1 log records, "] * len(report["said"])
+        assert report["said"]
+        assert server.curve("loss")[-1] == (4, 4.0)
+
+
 def test_values_that_swanlab_would_skip_have_names_of_their_own(tracker, tmp_path):
     """A later attempt, a changed value, a changed value again; keys that look like those names stay apart."""
     tracker.log_batch([Row(1, {"loss": 1.0, "revised/loss": 9.0}, 1)])

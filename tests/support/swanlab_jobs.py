@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -76,6 +77,26 @@ def resumed_online(base: Path, checkpoint: str) -> None:
     tracker.log_batch(rows_of(range(28, 32), attempt=1, offset=0.5))
     report({"url": tracker.url})
     tracker.finish("failed")
+
+
+def refused_online(base: Path, argument: str) -> None:
+    """Log what the server takes, what it does not take, and what it takes, a flush each."""
+    tracker = tracker_of(base)
+    tracker.tell_user = (said := []).append
+    tracker.start()
+    refused = []
+    for row in (
+        Row(1, {"loss": 1.0}, 10**18),
+        Row(2, {"bad": 2.0, "word": "x"}, 10**18, attempt=3),
+        Row(3, {"loss": math.inf}, 10**18),
+        Row(4, {"loss": 4.0}, 10**18),
+    ):
+        tracker.log_batch([row])
+        tracker.log_console([f"line {row.step}"])
+        tracker.flush()
+        refused.append(tracker.refused_rows())
+    tracker.finish("finished")
+    report({"refused": refused, "then": tracker.refused_rows(), "said": said})
 
 
 def report(value: Any) -> None:

@@ -20,6 +20,7 @@ class SwanLabServer:
         states: those that runs were given, in order.
         refusing: answer every login with HTTP 401.
         holding: answer every upload with HTTP 503.
+        unwanted: keys and lines that it does not take: requests with one are answered with HTTP 400.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class SwanLabServer:
         self.configs: list[dict[str, Any]] = []
         self.refusing = False
         self.holding = False
+        self.unwanted: set[str] = set()
         self.media: list[dict[str, Any]] = []
         self.files: dict[str, bytes] = {}
         self._projects: set[str] = set()
@@ -119,6 +121,8 @@ class SwanLabServer:
     def _take(self, given: dict[str, Any]) -> tuple[int, Any]:
         if self.holding:
             return 503, {}
+        if self.unwanted & {metric.get("key", metric.get("message")) for metric in given["metrics"]}:
+            return 400, {"message": "no such column"}
         {"scalar": self.values, "media": self.media, "log": self.lines}[given["type"]].extend(given["metrics"])
         return 200, {}
 
