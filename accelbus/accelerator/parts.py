@@ -48,6 +48,8 @@ class Parts:
     _before_saving: OrderedDict[int, Callable[..., None]]
     _before_loading: OrderedDict[int, Callable[..., None]]
     _run: Run | None
+    _is_tracking: bool
+    """Whether the run goes on."""
     _origin: Marker | None
     """The checkpoint that was loaded."""
     _newest: Marker | None

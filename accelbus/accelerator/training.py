@@ -156,7 +156,7 @@ class TrainingMethods(Parts):
             assert isinstance(given, ProfileKwargs), given
             chosen = given
         run = self._run
-        sends = run is not None and run.settings.mode != "disabled" and "profile" in self.telemetry.kinds
+        sends = run is not None and self._is_tracking and run.settings.mode != "disabled" and "profile" in self.telemetry.kinds
         with chosen.build(
             rank=self.state.process_index,
             first_step=self._last_step or 0,

@@ -56,6 +56,14 @@ def test_every_cycle_of_a_profile_is_sent_as_file_and_as_table(tracked):
     assert "profile/rank0" in values
 
 
+def test_a_cycle_that_an_exception_ends_is_sent(tracked):
+    """The exception arrives as it was."""
+    accelerator = tracked()
+    with pytest.raises(KeyError, match="diverged"), accelerator.profile(ProfileKwargs(activities=["cpu"])):
+        raise KeyError("diverged")
+    assert any("json.gz" in key for key in logged(accelerator))
+
+
 def test_a_directory_of_the_handlers_is_used_instead(tracked, tmp_path):
     """The traces are there, and are sent all the same."""
     accelerator = tracked()
@@ -66,10 +74,13 @@ def test_a_directory_of_the_handlers_is_used_instead(tracked, tmp_path):
 
 
 def test_a_profile_that_nobody_wants_writes_nothing(tracked):
-    """Without that kind of telemetry, or in a disabled run, there are no traces."""
-    for accelerator in (tracked(telemetry=["config"]), tracked({"mode": "disabled"})):
+    """Without that kind of telemetry, in a disabled run, or after its end, there are no traces."""
+    over = tracked()
+    over.end_training()
+    for accelerator in (tracked(telemetry=["config"]), tracked({"mode": "disabled"}), over):
         assert profile(accelerator) == []
         assert not (Path(accelerator.run.dir) / "traces").exists()
+        assert accelerator.run.statistics().dropped == {}
 
 
 @pytest.mark.parametrize("logged_steps", [5, 0], ids=["logged", "at the end"])
