@@ -22,7 +22,7 @@ from accelbus.accelerator.buckets import BucketOrder
 from accelbus.accelerator.checkpoint import Marker
 from accelbus.accelerator.data import RNG_TYPES, SkippedBatches, Surroundings, prepare_data_loader
 from accelbus.accelerator.dispatch import DispatchedDataLoader
-from accelbus.accelerator.environment import accumulation_steps, uses_cpu
+from accelbus.accelerator.environment import accumulation_steps, asked_elsewhere, uses_cpu
 from accelbus.accelerator.gradients import GradientState
 from accelbus.accelerator.operations import broadcast_object_list
 from accelbus.accelerator.optimizer import AcceleratedOptimizer
@@ -358,7 +358,7 @@ class Accelerator(ProcessMethods, TrainingMethods, TrackerMethods, SavingMethods
 
 
 def _refuse(elsewhere: dict[str, Any]) -> None:
-    """Say what to use for what is not here; "nothing" is fine.
+    """Say what to use for what is not here, whether an argument or ``accelerate launch`` asks for it; "nothing" is fine.
 
     Raises:
         ConfigurationError: naming the way.
@@ -370,6 +370,8 @@ def _refuse(elsewhere: dict[str, Any]) -> None:
         if given is None or str(getattr(given, "value", given)).lower() == "no":
             continue
         raise ConfigurationError(f"{name}: Accelerator does single processes and DDP, not {_ELSEWHERE[name]}; {_WAY}")
+    for variable, wanted in asked_elsewhere().items():
+        raise ConfigurationError(f"{variable}={os.environ[variable]}: Accelerator does single processes and DDP, not {wanted}; {_WAY}")
 
 
 def _dataloader_config(given: Any, *, split_batches: bool) -> DataLoaderConfiguration:

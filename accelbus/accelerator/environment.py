@@ -7,8 +7,21 @@ from typing import Final
 
 from accelbus.errors import ConfigurationError
 
+ELSEWHERE: Final = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor, pipeline and context parallelism",
+    "ACCELERATE_DYNAMO_BACKEND": "torch.compile",
+}
+"""{variable: what it asks for and is not here}"""
 YES: Final = {"y", "yes", "t", "true", "on", "1"}
 NO: Final = {"", "n", "no", "f", "false", "off", "0"}
+
+
+def asked_elsewhere() -> dict[str, str]:
+    """Return {variable: what it asks for} of what `Accelerator` does not do; ``accelerate launch`` also sets some that ask for nothing."""
+    return {variable: wanted for variable, wanted in ELSEWHERE.items() if os.environ.get(variable, "").lower() not in NO}
 
 
 def uses_cpu() -> bool:
@@ -37,4 +50,4 @@ def accumulation_steps() -> int | None:
     return int(text)
 
 
-__all__ = ["accumulation_steps", "uses_cpu"]
+__all__ = ["accumulation_steps", "asked_elsewhere", "uses_cpu"]

@@ -243,6 +243,17 @@ def test_what_a_launcher_was_told_counts_where_no_argument_does(make, monkeypatc
         Accelerator()
 
 
+@pytest.mark.parametrize("variable", ["USE_FSDP", "USE_DEEPSPEED", "USE_MEGATRON_LM", "USE_PARALLELISM_CONFIG", "DYNAMO_BACKEND"])
+def test_what_a_launcher_asks_for_and_is_not_here_is_pointed_to(make, monkeypatch, variable):
+    """`accelerate launch --use_fsdp`: training with DDP instead would surprise; what it sets to say no is fine."""
+    for nothing in ("false", "NO", ""):
+        monkeypatch.setenv(f"ACCELERATE_{variable}", nothing)
+        make()
+    monkeypatch.setenv(f"ACCELERATE_{variable}", "inductor" if variable == "DYNAMO_BACKEND" else "true")
+    with pytest.raises(ConfigurationError, match=f"ACCELERATE_{variable}=.*use torch's own and accelbus.handlers"):
+        make()
+
+
 def test_handlers_of_accelerate_are_taken(make):
     """Also its other objects."""
     import accelerate.utils as theirs
