@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +55,8 @@ class OpenRun:
         self._params = dict(run.data.params)
         self._tags = dict(run.data.tags)
         self._summary: dict[str, float] = {}
+        self.notice: Callable[[str], None] = logger.warning
+        """Tell the user something once."""
         self.metric_names, self._param_names, self._tag_names = (
             KeyMap(state_dir / f"{kind}-names.jsonl", metric_rule(), longest=LIMITS.key) for kind in ("metric", "param", "tag")
         )
@@ -195,7 +197,7 @@ class OpenRun:
                 refused.append(param.key)
                 error = refusal
         if error is not None:
-            logger.warning("%d parameters are only in %s/config.json, %r among them: %s", len(refused), OURS, refused[0], error)
+            self.notice(f"{len(refused)} parameters are only in {OURS}/config.json, {refused[0]!r} among them: {error}")
 
     def _send_texts(self, path: Path) -> None:
         self.artifacts.put(path)

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import google_crc32c
@@ -56,6 +56,8 @@ class EventEncoder:
         self._layouts: dict[tuple[str, ...], _Layout] = {}
         self._layout_keys = 0
         self._overflowed: set[str] = set()
+        self.notice: Callable[[str], None] = logger.warning
+        """Tell the user something once."""
 
     def encode(self, row: Row) -> bytes:
         """Return the record of *row*, empty if it has no value to show.
@@ -115,7 +117,7 @@ class EventEncoder:
     def _infinity(self, key: str, value: float) -> float:
         if key not in self._overflowed:
             self._overflowed.add(key)
-            logger.warning("values of %r exceed TensorBoard's 32-bit floats and are shown as infinity", key)
+            self.notice(f"values of {key!r} exceed TensorBoard's 32-bit floats and are shown as infinity")
         return math.inf if value > 0 else -math.inf
 
 

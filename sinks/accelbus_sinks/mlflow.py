@@ -118,6 +118,7 @@ class MLflowTracker(GeneralTracker):
             state_dir = Path(tempfile.mkdtemp(prefix="accelbus-mlflow-"))
         remember(uri, state_dir)
         run = OpenRun(client, opened, state_dir, self._checkpoint)
+        run.notice = self.notice
         run.set_tags(self._start.run_tags(self.run_info))
         self._run = run
 

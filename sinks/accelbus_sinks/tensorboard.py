@@ -100,6 +100,7 @@ class TensorBoardTracker(GeneralTracker):
         self._record = checkpoint.get("record", 0)
 
     def start(self) -> None:
+        self._encoder.notice = self.notice
         self._directory.mkdir(parents=True, exist_ok=True)
         forget_status(self._directory)
         self._started = self._started or time.time()
