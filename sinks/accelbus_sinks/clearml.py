@@ -65,6 +65,7 @@ class ClearMLTracker(ClearMLMedia):
         self._offline: events.OfflineEvents | None = None
         self._offset = 0
         self._step = self._first_step = self._non_finite = 0
+        self._definitions: dict[str, dict[str, str]] = {}
         self.config: dict[str, Any] = {}
         """The configuration as the task has it: where a ClearML agent runs the task, with what was changed in the web interface."""
 
@@ -169,6 +170,12 @@ class ClearMLTracker(ClearMLMedia):
             task.set_user_properties(*texts)
             self._keep()
 
+    def define_metric(self, pattern: str, *, axis: str = "", summary: str = "", goal: str = "") -> None:
+        """Keep it as configuration object ``Metric definitions``: ClearML has nothing that acts on it."""
+        self._definitions[pattern] = {name: text for name, text in (("axis", axis), ("summary", summary), ("goal", goal)) if text}
+        self._store_object("Metric definitions", self._definitions)
+        self._keep()
+
     def store_run_record(self, facts: Mapping[str, Any]) -> None:
         """Put git and packages where ClearML has a place for them, and everything into the configuration object ``Run record``."""
         task = self._opened()
@@ -234,7 +241,7 @@ class ClearMLTracker(ClearMLMedia):
     def _count_non_finite(self, key: str, step: int) -> None:
         self._non_finite += 1
         if self._non_finite == 1:
-            logger.warning("%s is not finite at step %d: ClearML has no such numbers, they are lines of the console", key, step)
+            self.notice(f"{key} is not finite at step {step}: ClearML has no such numbers, they are lines of the console")
 
     def _store_object(self, name: str, values: Mapping[str, Any], *, as_file: bool = False) -> None:
         """Store *values* as configuration object, and as artifact where that is too large."""

@@ -39,6 +39,13 @@ LONGEST_TEXT: Final = 1000
 """The same for texts (``MAXIMAL_VALUE_LENGTH``)."""
 VALUES_PER_MINUTE: Final = 12_000
 """What the server takes of metrics; more is throttled and may be missing (Comet's page "Rate limits and performance")."""
+PARAMETERS_PER_MINUTE: Final = 10_000
+"""The same of parameters."""
+PARAMETERS_AT_ONCE: Final = 500
+PARAMETERS_PER_CALL: Final = 5_000
+"""Half a minute's, so that no call is taken for a hanging one."""
+PARAMETERS_PER_FLUSH: Final = 1_000
+"""Of what is left then."""
 BURST: Final = 2_000
 """Values sent at once: so few that a call never waits for as long as a hanging one."""
 VALUES_PER_METRIC: Final = 15_000
@@ -53,6 +60,9 @@ QUEUE_TIMEOUT: Final = 0.1
 """Seconds between two looks of Comet's thread at whether the experiment has ended, while there is nothing to write."""
 LONGEST_WAIT: Final = 30.0
 """Seconds that one call waits for Comet's queue."""
+
+
+_NOTHING: Final = object()
 
 
 class CometMLTracker(CometMedia):
@@ -89,6 +99,10 @@ class CometMLTracker(CometMedia):
         self._checkpoint: dict[str, Any] = {}
         self._counts: Counter[str] = Counter()
         self._pace = Pace(VALUES_PER_MINUTE / 60, BURST)
+        self._parameter_pace = Pace(PARAMETERS_PER_MINUTE / 60, BURST)
+        self._parameters: dict[str, Any] = {}
+        self._sent: dict[str, Any] = {}
+        """Those of them that Comet has."""
         self._step = 0
         self._facts: dict[str, object] = {}
 
@@ -170,12 +184,26 @@ class CometMLTracker(CometMedia):
     # Values
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        experiment = self._opened()
+        self._opened()
         flat = flat_config(values, longest=LONGEST_TEXT)
-        for key, value in flat.values.items():
-            experiment.log_parameter(self.keys[key], spelled_out(value))
-        if flat.shortened or flat.values.keys() != {self.keys[key] for key in flat.values}:
+        self._parameters = {self.keys[key]: spelled_out(value) for key, value in flat.values.items()}
+        self._send_parameters(PARAMETERS_PER_CALL)
+        if flat.shortened or len(flat.values) > BURST or flat.values.keys() != {self.keys[key] for key in flat.values}:
             self._document("config.json", values)
+
+    def _send_parameters(self, most: int | None) -> None:
+        """Send those that Comet does not have, at the server's rate; with *most* only so many, the rest with the next flushes."""
+        experiment = self._opened()
+        names = [name for name, value in self._parameters.items() if not _is_same(self._sent.get(name, _NOTHING), value)]
+        for start in range(0, len(names), PARAMETERS_AT_ONCE):
+            chunk = names[start : start + PARAMETERS_AT_ONCE]
+            if self._online and most is not None:
+                if start >= most:
+                    return
+                self._parameter_pace.wait(len(chunk))
+            for name in chunk:
+                experiment.log_parameter(name, self._parameters[name])
+                self._sent[name] = self._parameters[name]
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         self.log_batch([Row(self._step if step is None else step, values, time.time_ns(), log_kwargs=kwargs)])
@@ -213,7 +241,7 @@ class CometMLTracker(CometMedia):
             self._counts[key] += 1
             if self._counts[key] == VALUES_PER_METRIC + 1:
                 how = "" if self._online else "; set COMET_OFFLINE_SAMPLING_SIZE for `comet upload` to send more"
-                logger.warning("%r has more than %d values, of which Comet keeps a sample%s", key, VALUES_PER_METRIC, how)
+                self.notice(f"{key!r} has more than {VALUES_PER_METRIC} values, of which Comet keeps a sample{how}")
 
     def _text(self, key: str, text: str, step: int, time_ns: int) -> None:
         """Comet has no text metric: the newest is an Other, the first ones are on the Text tab, all of them in a file."""
@@ -279,6 +307,7 @@ class CometMLTracker(CometMedia):
         experiment = self._opened()
         self._texts.flush()
         if self._online:
+            self._send_parameters(PARAMETERS_PER_FLUSH)
             self._send_newest_texts()
             self._deliver(experiment)
 
@@ -296,6 +325,8 @@ class CometMLTracker(CometMedia):
         experiment = self._opened()
         status = status or "finished"
         self._texts.flush()
+        # Beyond their rate, if it must be: later there is no time.
+        self._send_parameters(None)
         self._send_newest_texts()
         if texts := self._texts.content():
             self._checked(experiment.log_asset_data(texts, name="texts.jsonl", overwrite=True), "texts.jsonl")
@@ -328,3 +359,7 @@ class CometMLTracker(CometMedia):
         if not is_complete(path):
             raise OSError(f"Comet's archive {str(path)!r} is not complete")
         self._archives.complete.append(self._archive)
+
+
+def _is_same(one: object, other: object) -> bool:
+    return type(one) is type(other) and one == other

@@ -95,15 +95,23 @@ class SwanLabTracker(SwanLabMedia):
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         given = self._arguments.get("config")
-        self._store_config({**(given if isinstance(given, dict) else {}), **values})
+        ours = {name: kept for name, kept in self._kept_config().items() if name in {"definitions", "summary"}}
+        self._store_config({**ours, **(given if isinstance(given, dict) else {}), **values})
 
     def summarise(self, values: Mapping[str, Any]) -> None:
         """Keep *values* in the configuration, under ``summary``: SwanLab has no other place for single values."""
         self._store_config({**self._kept_config(), "summary": dict(values)})
 
     def define_metric(self, pattern: str, *, axis: str = "", summary: str = "", goal: str = "") -> None:
-        """Show *pattern* over *axis*: in the first run of a project that logs such a key, if it has not logged it yet."""
+        """Show *pattern* over *axis*: in the first run of a project that logs such a key, if it has not logged it yet.
+
+        SwanLab knows no *summary* and no *goal*: they are kept in the configuration, under ``definitions``.
+        """
         core = self._opened()
+        if summary or goal:
+            said = {name: text for name, text in (("summary", summary), ("goal", goal)) if text}
+            kept = self._kept_config()
+            self._store_config({**kept, "definitions": {**kept.get("definitions", {}), pattern: said}})
         if axis:
             self._run.define_metric(pattern, x_axis=self._names[axis])
             core.settle()

@@ -69,6 +69,7 @@ class TrackioTracker(GeneralTracker):
         self._checkpoint: dict[str, Any] = {}
         self._config: dict[str, Any] = {}
         self._summary: dict[str, Any] = {}
+        self._definitions: dict[str, str] = {}
         self._status = "running"
         self._count = 0
         """Rows of the run."""
@@ -122,6 +123,13 @@ class TrackioTracker(GeneralTracker):
     def summarise(self, values: Mapping[str, Any]) -> None:
         self._check_started()
         self._summary = {f"summary/{key}": value for key, value in flat_config(values).values.items()}
+        self._store_config()
+
+    def define_metric(self, pattern: str, *, axis: str = "", summary: str = "", goal: str = "") -> None:
+        """Keep it in the configuration, as ``metric/<pattern>``: Trackio has nothing that acts on it."""
+        self._check_started()
+        said = {"axis": axis, "summary": summary, "goal": goal}
+        self._definitions[f"metric/{pattern}"] = ", ".join(f"{name}={text}" for name, text in said.items() if text) or "shown"
         self._store_config()
 
     def store_run_record(self, facts: Mapping[str, Any]) -> None:
@@ -252,7 +260,14 @@ class TrackioTracker(GeneralTracker):
         internal = {key: value for key, value in run.config.items() if key.startswith("_")}
         given = {key: value for key, value in (self._kwargs.get("config") or {}).items() if not key.startswith("_")}
         self._opened.store_config(
-            {**given, **self._config, **self._summary, **{key: value for key, value in ours.items() if value}, **internal}
+            {
+                **given,
+                **self._config,
+                **self._definitions,
+                **self._summary,
+                **{key: value for key, value in ours.items() if value},
+                **internal,
+            }
         )
 
     def _name(self, key: str) -> str:

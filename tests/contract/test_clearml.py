@@ -392,7 +392,8 @@ def test_media_have_the_time_of_their_rank(tracker, state, tmp_path):
 
 
 def test_numbers_that_are_not_finite_never_become_zero(tracker, state):
-    """They are text, beside the finite ones of their row."""
+    """They are text, beside the finite ones of their row; the user is told once."""
+    tracker.tell_user = (said := []).append
     tracker.log_batch([Row(3, {"loss": float("nan"), "lr": 0.5, "worst": float("-inf")}, 1)])
     tracker.finish()
     found = [event for event in events_of(folder_of(state)) if event["type"] != "log" or event["msg"].startswith("step")]
@@ -400,6 +401,16 @@ def test_numbers_that_are_not_finite_never_become_zero(tracker, state):
         ("training_stats_scalar", 0.5, None),
         ("log", None, 'step 3: {"loss": NaN, "worst": -Infinity}'),
     ]
+    assert said == ["loss is not finite at step 3: ClearML has no such numbers, they are lines of the console"]
+
+
+def test_definitions_are_a_configuration_object(tracker, state):
+    """ClearML acts on none; a person finds them, all of them."""
+    tracker.define_metric("eval/*", axis="epoch", summary="max", goal="maximize")
+    tracker.define_metric("loss")
+    tracker.finish()
+    kept = json.loads((folder_of(state) / "task.json").read_text())["configuration"]["Metric definitions"]["value"]
+    assert json.loads(kept) == {"eval/*": {"axis": "epoch", "summary": "max", "goal": "maximize"}, "loss": {}}
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,36 @@ def test_long_configurations_are_complete_in_a_file(tracker):
     assert json.loads(archive.text("config.json")) == {"prompt": "x" * 5000, "n" * 150: 1, "lr": 0.1}
 
 
+def test_parameters_keep_to_the_servers_rate_and_are_sent_once(tracker, monkeypatch):
+    """A configuration of tens of thousands goes out over several flushes, what is left at the end; what Comet has is not sent again."""
+    for name, value in (("PARAMETERS_AT_ONCE", 2), ("PARAMETERS_PER_CALL", 6), ("PARAMETERS_PER_FLUSH", 4)):
+        monkeypatch.setattr(f"accelbus_sinks.comet.{name}", value)
+    sent, waited = [], []
+    monkeypatch.setattr(tracker.tracker, "log_parameter", lambda name, value: sent.append((name, value)))
+    monkeypatch.setattr(tracker, "_deliver", lambda experiment: None)
+    monkeypatch.setattr(tracker._parameter_pace, "wait", waited.append)
+    tracker._online = True
+    config = {f"p{number}": number for number in range(12)}
+    tracker.store_init_configuration(config)
+    assert (len(sent), waited) == (6, [2, 2, 2])
+    tracker.flush()
+    assert len(sent) == 10
+    tracker.store_init_configuration({**config, "p0": 7})
+    assert sent[10:] == [("p0", 7), ("p10", 10), ("p11", 11)]
+    tracker.flush()
+    assert len(sent) == 13
+    tracker._online = False
+    tracker.finish()
+
+
+def test_a_configuration_beyond_the_servers_rate_is_also_a_file(tracker):
+    """It takes a while until all its parameters are there."""
+    tracker.store_init_configuration({f"p{number}": number for number in range(2001)})
+    archive = archive_of(tracker)
+    assert len(json.loads(archive.text("config.json"))) == 2001
+    assert len(archive.parameters()) == 2001
+
+
 def test_every_text_is_in_the_file_and_the_first_ones_on_the_text_tab(tracker, monkeypatch):
     """Comet takes 500 text samples; the newest text of a key is an Other, at most 1,000 characters of it."""
     monkeypatch.setattr("accelbus_sinks._comet_texts.SAMPLES", 3)
@@ -169,12 +199,13 @@ def test_every_text_is_in_the_file_and_the_first_ones_on_the_text_tab(tracker, m
     assert archive.others()["note"] == ("text 4" + "x" * 2000)[:999] + "…"
 
 
-def test_a_metric_with_more_values_than_comet_keeps_is_named_once(tracker, caplog, monkeypatch):
+def test_a_metric_with_more_values_than_comet_keeps_is_named_once(tracker, monkeypatch):
     """The user learns that ``comet upload`` will take a sample, and how to have more."""
     monkeypatch.setattr("accelbus_sinks.comet.VALUES_PER_METRIC", 5)
+    tracker.tell_user = (said := []).append
     tracker.log_batch([Row(step, {"loss": 1.0}, step) for step in range(8)])
     assert len(list(archive_of(tracker).metrics())) == 8
-    assert [record.getMessage() for record in caplog.records if "COMET_OFFLINE_SAMPLING_SIZE" in record.getMessage()] == [
+    assert said == [
         "'loss' has more than 5 values, of which Comet keeps a sample; set COMET_OFFLINE_SAMPLING_SIZE for `comet upload` to send more"
     ]
 

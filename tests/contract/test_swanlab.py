@@ -347,11 +347,20 @@ def test_configuration_and_summary_survive_a_restart(tmp_path):
     """The summary has its place in the configuration, which the next process keeps."""
     tracker = opened(tmp_path, config={"given": 1})
     tracker.store_init_configuration({"lr": 0.1, "allow_val_change": False})
+    tracker.define_metric("eval/*", summary="max", goal="maximize")
     tracker.summarise({"best": 0.25})
+    tracker.store_init_configuration({"lr": 0.1, "allow_val_change": False})
     tracker.finish()
     again = opened(tmp_path, tracker.checkpoint())
     again.finish()
-    assert read(tmp_path / "output", tmp_path / "state").config == {"given": 1, "lr": 0.1, "allow_val_change": False, "summary/best": 0.25}
+    assert read(tmp_path / "output", tmp_path / "state").config == {
+        "given": 1,
+        "lr": 0.1,
+        "allow_val_change": False,
+        "summary/best": 0.25,
+        "definitions/eval/*/summary": "max",
+        "definitions/eval/*/goal": "maximize",
+    }
 
 
 def test_media_of_every_kind_arrive(tracker, tmp_path):

@@ -88,11 +88,12 @@ def test_the_configuration_is_flat_and_complete(run_id, tmp_path):
     tracker = _started(tmp_path, run_id, {"tags": ("a", "b"), "notes": "why", "group": "sweep"}, config={"given": 1})
     tracker.store_init_configuration({"model": {"depth": 3}, "_private": 1, "betas": [0.5, 1], "clip": math.inf})
     tracker.summarise({"best": 0.9})
+    tracker.define_metric("eval/*", axis="epoch", goal="minimize")
     tracker.log_batch([_row(1, loss=1.0)])
     tracker.finish("killed")
     config = reader.config("project", run_id)
     assert {key: value for key, value in config.items() if not key.startswith("_")} == {
-        "given": 1, "model/depth": 3, "logged/_private": 1, "betas": "[0.5, 1]", "clip": math.inf, "summary/best": 0.9,
+        "given": 1, "model/depth": 3, "logged/_private": 1, "betas": "[0.5, 1]", "clip": math.inf, "summary/best": 0.9, "metric/eval/*": "axis=epoch, goal=minimize",
         "accelbus/status": "killed", "accelbus/tags": "a, b", "accelbus/notes": "why",
     }  # fmt: skip
     assert config["_Group"] == "sweep"
