@@ -133,6 +133,7 @@ class Run(MediaMethods, StatementMethods):
             plain = {self.sink_of(name): given for name, given in plain.items()}
         self._intake.put(values, step, sinks=sinks, log_kwargs=plain, beside=beside)
 
+    @outside_of_graphs
     def log_config(self, config: Any) -> None:
         """Record hyperparameters; later values of a key replace earlier ones.
 

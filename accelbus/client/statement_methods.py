@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from time import time_ns
 from typing import Any, Final
 
+from accelbus.client.compiled import outside_of_graphs
 from accelbus.client.faults import Faults
 from accelbus.events import MetricDefinition, Summary
 
@@ -28,6 +29,7 @@ class StatementMethods:
         """Queue *event* for whom it is meant."""
         raise NotImplementedError
 
+    @outside_of_graphs
     def define_metric(self, pattern: str, axis: str | None = None, summary: str | None = None, goal: str | None = None) -> None:
         """Say how keys like *pattern* are to be shown, in trackers that can.
 
@@ -45,6 +47,7 @@ class StatementMethods:
         else:
             self.put_statement(MetricDefinition(time_ns(), _text(pattern), _text(axis or ""), summary, GOALS[goal]))
 
+    @outside_of_graphs
     def summarise(self, values: Mapping[str, Any]) -> None:
         """Record single *values* of the whole run, such as a final score; a later value of a key replaces the earlier one."""
         self.put_statement(Summary(time_ns(), _copied(values)))

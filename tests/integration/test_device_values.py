@@ -171,9 +171,17 @@ def an_alert(run: accelbus.Run, number: int) -> None:
     run.alert(f"step {number}")
 
 
+def a_setting(run: accelbus.Run, number: int) -> None:
+    run.log_config({"number": number})
+
+
+def a_summary(run: accelbus.Run, number: int) -> None:
+    run.summarise({"number": number})
+
+
 @pytest.mark.usefixtures("first_notice")
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
-@pytest.mark.parametrize("log", [by_run, by_module, by_tracker, an_alert])
+@pytest.mark.parametrize("log", [by_run, by_module, by_tracker, an_alert, a_setting, a_summary])
 def test_what_is_logged_from_the_host_inside_a_compiled_function_is_said_once(tmp_path, caplog, log):
     """No tensor is needed for a graph to break; nor need it be among the first calls of the run."""
     with (
