@@ -90,13 +90,15 @@ class MediaMethods:
     ) -> None:
         """Log a matplotlib figure, drawn now, or a plotly figure as it is.
 
-        As in Accelerate's MLflow tracker *key* may come second, or be called *artifact_file*; other keyword arguments mean nothing.
+        As in Accelerate's MLflow tracker *key* may come second, or be called *artifact_file*, and then it is the figure's path in MLflow;
+        other keyword arguments mean nothing.
         """
         if artifact_file is not None:
             key, figure = artifact_file, key
         elif isinstance(figure, str):
+            artifact_file = figure
             key, figure = figure, key
-        self._log_beside({key: Figure(figure, caption)}, step)
+        self._log_beside({key: Figure(figure, caption, place=artifact_file)}, step)
 
     @outside_of_graphs
     def log_audio(self, key: str, data: Any, sample_rate: int = 44100, step: int | None = None, caption: str | None = None) -> None:
@@ -136,13 +138,14 @@ class MediaMethods:
             metadata: plain values.
             step: as for ``log``.
             local_path: *path*, as Accelerate's MLflow tracker calls it.
-            artifact_path: the same tracker's directory for it; becomes the first part of *name*.
+            artifact_path: the same tracker's directory for it; it is there in MLflow, and becomes the first part of *name*.
         """
         path = path if local_path is None else local_path
+        place = None
         if artifact_path is not None:
+            place = f"{artifact_path}/{_name_of(path)}"
             name = f"{artifact_path}/{name or _name_of(path)}"
-        wrapper = Artifact(path, name, type, aliases, metadata)  # type: ignore[arg-type]  # None is refused when it is read
-        self._log_beside({ARTIFACTS + (str(name) if name else _name_of(path)): wrapper}, step)
+        self._log_artifact(path, name, type, aliases, metadata, step, place)
 
     @outside_of_graphs
     def log_artifacts(
@@ -156,8 +159,14 @@ class MediaMethods:
         *,
         artifact_path: str | None = None,
     ) -> None:
-        """Log a directory and all that is in it, as one artifact; see `log_artifact`. *artifact_path* is its name, too."""
-        self.log_artifact(local_dir, name or artifact_path, type, aliases, metadata, step)
+        """Log a directory and all that is in it, as one artifact; see `log_artifact`. *artifact_path* is its name, too, and its place in MLflow."""
+        self._log_artifact(local_dir, name or artifact_path, type, aliases, metadata, step, artifact_path)
+
+    def _log_artifact(
+        self, path: Any, name: str | None, kind: str, aliases: Any, metadata: Any, step: int | None, place: str | None
+    ) -> None:
+        wrapper = Artifact(path, name, kind, aliases, metadata, place=place)  # None is refused when it is read
+        self._log_beside({ARTIFACTS + (str(name) if name else _name_of(path)): wrapper}, step)
 
     @outside_of_graphs
     def alert(self, title: str, text: str = "", level: str = "info", step: int | None = None) -> None:

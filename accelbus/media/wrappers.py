@@ -117,14 +117,18 @@ class Figure(Wrapper):
     Args:
         figure: the figure; drawn now, which takes as long as drawing takes.
         caption: shown below it.
+        place: path that it has to have in trackers whose files have paths, such as MLflow.
     """
 
-    def __init__(self, figure: Any, caption: str | None = None) -> None:
+    def __init__(self, figure: Any, caption: str | None = None, *, place: str | None = None) -> None:
         self._figure = figure
         self._caption = caption
+        self._place = place
 
     def to_media(self, blobs: BlobStore) -> Media:
-        meta = {"caption": _caption(self._caption)}
+        meta: dict[str, Any] = {"caption": _caption(self._caption)}
+        if self._place:
+            meta["place"] = _text(self._place)
         figure = getattr(self._figure, "figure", self._figure)  # seaborn's and pandas' axes know their figure
         if hasattr(figure, "savefig"):
             return Media("figure", "png", meta, figure_png(figure))
@@ -210,6 +214,7 @@ class Artifact(Wrapper):
         type: file, model, dataset, …
         aliases: latest, best, …; one or several.
         metadata: plain values.
+        place: path that it has to have in trackers whose files have paths, such as MLflow; of a directory, that of what is in it.
     """
 
     def __init__(
@@ -219,7 +224,10 @@ class Artifact(Wrapper):
         type: str = "file",  # noqa: A002  the trackers' word
         aliases: str | Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        *,
+        place: str | None = None,
     ) -> None:
+        self._place = place
         self._path = path
         self._name = name
         self._type = type
@@ -236,6 +244,8 @@ class Artifact(Wrapper):
             "aliases": [_text(alias) for alias in aliases],
             "metadata": dict(self._metadata or {}),
         }
+        if self._place:
+            meta["place"] = _text(self._place)
         return Media("artifact", "file", meta, blob=blobs.adopt(path))
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import posixpath
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -66,6 +67,15 @@ class RunArtifacts:
             path.write_bytes(content)
             self.put(path, directory)
 
+    def _put_as(self, source: Path, place: str) -> None:
+        """Send the file *source* as *place*, or what is in the directory *source* to the directory *place*."""
+        if source.is_dir():
+            self._client.log_artifacts(self._run_id, str(source), place)
+            return
+        directory, _, name = place.rpartition("/")
+        with _under_its_name(source, name) as path:
+            self.put(path, directory)
+
     def place(self, kind: str, key: str, step: int, suffix: str) -> str:
         """Return where the media *key* of *step* goes."""
         return f"{kind}/{self._names[key]}/step_{step}.{suffix}"
@@ -102,12 +112,14 @@ class RunArtifacts:
 
     def figure(self, key: str, media: Media, step: int) -> None:
         """Send a figure: a PNG, or for a figure of plotly's a page, where plotly is installed here."""
-        if media.format == "plotly" and (page := _plotly_page(media.payload())) is not None:
-            self.put_bytes(page, self.place("figures", key, step, "html"))
-        elif media.format == "plotly":
-            self.put_bytes(media.payload(), self.place("figures", key, step, "json"))
+        if media.format != "plotly":
+            content, suffix = media.png(), "png"
+        elif (page := _plotly_page(media.payload())) is not None:
+            content, suffix = page, "html"
         else:
-            self.put_bytes(media.png(), self.place("figures", key, step, "png"))
+            content, suffix = media.payload(), "json"
+        asked_for = _place_asked_for(media) or ""
+        self.put_bytes(content, asked_for if asked_for.lower().endswith(f".{suffix}") else self.place("figures", key, step, suffix))
 
     def histogram(self, key: str, media: Media, step: int) -> None:
         """Send counts and edges as JSON; MLflow has no histograms."""
@@ -115,7 +127,10 @@ class RunArtifacts:
         self.put_bytes(json.dumps({"counts": counts, "edges": edges}).encode(), self.place("histograms", key, step, "json"))
 
     def artifact(self, media: Media, step: int) -> str:
-        """Send a file or directory under its own name, and return where it is."""
+        """Send a file or directory to the place that was asked for, else one of its own, and return where it is."""
+        if (asked_for := _place_asked_for(media)) is not None:
+            self._put_as(media.source(), asked_for)
+            return asked_for
         place = f"files/{self._names[str(media.meta['name'])]}/step_{step}"
         with _under_its_name(media.source(), os.path.basename(str(media.meta["filename"])) or "file") as path:
             self.put(path, place)
@@ -126,6 +141,12 @@ def artifact_tag(media: Media, place: str) -> str:
     """Return what is known of an artifact, as text for a tag."""
     known = {"path": place} | {name: media.meta[name] for name in ("type", "aliases", "metadata") if media.meta.get(name)}
     return shorten(json.dumps(known, default=str), LIMITS.tag_value)
+
+
+def _place_asked_for(media: Media) -> str | None:
+    """Return the path that the user gave in MLflow's own words, None where there is none or it leads out of the run's artifacts."""
+    place = posixpath.normpath(str(media.meta.get("place") or "."))
+    return None if place.startswith(("/", "..")) or place == "." else place
 
 
 class _Sent:

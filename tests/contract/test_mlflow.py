@@ -318,6 +318,35 @@ def test_media_are_where_mlflow_looks_for_them(tmp_path):
     assert ("samples/α/caption", "a cat") in [(key, text) for _, key, text, _ in reader.texts(run)]
 
 
+def test_paths_in_mlflows_own_words_are_kept(tmp_path):
+    """``artifact_file`` and ``artifact_path`` are where MLflow has them; those that lead out of the run, or lie about the format, are not."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "dummy.txt").write_text("content")
+    store = BlobStore(tmp_path / "blobs", "test", quota=1 << 20)
+    wrapped = {
+        "page": Figure(_Plotly(), place="plots/page.html"),
+        "drawing": Figure(_Plotly(), place="plots/drawing.svg"),
+        "file": Artifact(folder / "dummy.txt", place="artifact_dir/dummy.txt"),
+        "all": Artifact(folder, name="all", place="all"),
+        "out": Artifact(folder / "dummy.txt", name="out", place="../out/dummy.txt"),
+    }
+    tracker = opened(tmp_path)
+    for _ in range(2):  # as after a crash
+        for key, wrapper in wrapped.items():
+            media = wrapper.to_media(store)
+            media.directory = str(tmp_path / "blobs")
+            tracker.log_media(key, media, 5)
+    tracker.finish()
+    assert sorted(path for path in reader.artifacts(reader.run_of("run")) if not path.startswith("accelbus/")) == [
+        "all/dummy.txt",
+        "artifact_dir/dummy.txt",
+        "figures/drawing/step_5.html",
+        "files/out/step_5/dummy.txt",
+        "plots/page.html",
+    ]
+
+
 def test_what_the_run_says_of_itself_is_recorded(tmp_path):
     """The record in MLflow's own tags and as artifacts, the console as a file, single values as metrics to sort by."""
     tracker = opened(tmp_path)
