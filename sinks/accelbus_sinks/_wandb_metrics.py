@@ -16,7 +16,7 @@ _RESERVED: Final = frozenset({"_step", "_runtime", "_timestamp", "_wandb", STEP}
 _LONGEST_BYTES: Final = 180
 """A key becomes part of a file name when media are logged under it."""
 _SUMMARIES: Final = frozenset({"min", "max", "mean", "last", "first", "none"})
-_BEST: Final = {"maximize": "max", "minimize": "min"}
+BEST: Final = {"maximize": "max", "minimize": "min"}
 
 
 class Metrics:
@@ -46,9 +46,13 @@ class Metrics:
         self._apply_definitions(key)
         return name
 
+    def key_of(self, name: str) -> str:
+        """Return the key that *name* stands for, of those seen by this process; else *name*."""
+        return next((key for key, known in self.names.items() if known == name), name)
+
     def define(self, pattern: str, axis: str, summary: str, goal: str) -> None:
         """See `accelbus.tracking.GeneralTracker.define_metric`; the newest definition that fits a key counts."""
-        summary = _BEST.get(goal, "last") if summary == "best" else summary
+        summary = BEST.get(goal, "last") if summary == "best" else summary
         definition = {"summary": summary if summary in _SUMMARIES else "", "step_metric": self._keys[axis] if axis else ""}
         self._definitions.pop(pattern, None)
         self._definitions[pattern] = {name: value for name, value in definition.items() if value}

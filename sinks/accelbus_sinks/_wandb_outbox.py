@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,7 +15,7 @@ import wandb
 from wandb.sdk.mailbox import MailboxClosedError
 
 from accelbus.durable import write_atomically
-from accelbus.tracking import RunInfo
+from accelbus.tracking import RefusedRow, RunInfo
 from accelbus_sinks._wandb_files import as_json, fitted, record_files
 from accelbus_sinks._wandb_log import Part, history
 from accelbus_sinks._wandb_metrics import Metrics
@@ -72,6 +72,7 @@ class Outbox:
         self._next_step = 0
         self._uses_axis = False
         self._restarts = 0
+        self._refused: list[RefusedRow] = []
 
     # State
 
@@ -184,10 +185,35 @@ class Outbox:
         row = self._waiting[0]
         for name in self.metrics.take_changes():
             session.define_as(name, self.metrics.options[name])
-        if _sent(row, session) and (stale := self.metrics.note(row.place, row.values)):
+        if self._sent(row, session) and (stale := self.metrics.note(row.place, row.values)):
             session.run.summary.update(stale)
             session.touch()
         self._handed_over.append(self._waiting.popleft())
+
+    def _sent(self, row: WaitingRow, session: Session) -> bool:
+        """Hand over *row*; False: W&B refuses it again and again, and no row behind it may wait for that."""
+        try:
+            row.send(session)
+        except (OSError, MailboxClosedError):
+            raise
+        except Exception as error:
+            row.failures += 1
+            if row.failures < _FAILURES_OF_A_ROW:
+                raise
+            self._refuse(row, f"W&B does not take it ({type(error).__name__}: {error})", row.keys)
+            return False
+        return True
+
+    def _refuse(self, row: WaitingRow, reason: str, names: Iterable[str]) -> None:
+        attempt, step = row.place
+        # Named, since delivery may have had several rows and media for this one.
+        keys = tuple(self.metrics.key_of(name) for name in names)
+        self._refused.append(RefusedRow(attempt, step, reason, keys))
+
+    def refused_rows(self) -> list[RefusedRow]:
+        """Return what W&B has refused since the last call."""
+        refused, self._refused = self._refused, []
+        return refused
 
     def _reliably(self, function: Callable[[], _Result]) -> _Result:
         """Return what *function* returns; when W&B's service dies, start it again and repeat.
@@ -307,21 +333,6 @@ class Outbox:
             put_aside(path)
         if self.state_dir:
             shutil.rmtree(self.state_dir / "sessions", ignore_errors=True)
-
-
-def _sent(row: WaitingRow, session: Session) -> bool:
-    """Hand over *row*; False: W&B refuses it again and again, and no row behind it may wait for that."""
-    try:
-        row.send(session)
-    except (OSError, MailboxClosedError):
-        raise
-    except Exception as error:
-        row.failures += 1
-        if row.failures < _FAILURES_OF_A_ROW:
-            raise
-        logger.error("W&B takes no row for step %d (%s: %s): it is left out", row.place[1], type(error).__name__, error)  # noqa: TRY400  known by now
-        return False
-    return True
 
 
 def _directories(arguments: Mapping[str, Any]) -> set[Path]:

@@ -44,6 +44,11 @@ class WaitingRow:
         self.values.update(other.values)
         self.time_ns = max(self.time_ns, other.time_ns)
 
+    @property
+    def keys(self) -> list[str]:
+        """W&B's names of everything in it."""
+        return [str(name) for name in (*self.values, *self.media)]
+
     def send(self, session: Session) -> None:
         if 0 <= self.own_step < session.first_step:
             return  # an earlier session has uploaded it

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from accelbus.media import Media
-from accelbus.tracking import GeneralTracker, Row
+from accelbus.tracking import GeneralTracker, RefusedRow, Row
 from accelbus_sinks import _wandb_media as data_types
+from accelbus_sinks._wandb_metrics import BEST
 from accelbus_sinks._wandb_outbox import Outbox
 from accelbus_sinks._wandb_rows import MediaValue, checked
 from accelbus_sinks._wandb_settings import CAN_FLUSH, caches, leave_service_of_others, mode_of
@@ -104,6 +105,10 @@ class WandBTracker(GeneralTracker):
         return {key: value for key, value in resolved.items() if key != "_wandb" and (key not in stored or stored[key] != value)}
 
     def define_metric(self, pattern: str, *, axis: str = "", summary: str = "", goal: str = "") -> None:
+        if summary == "best" and goal not in BEST:
+            self.notice(
+                f"define_metric({pattern!r}, summary='best'): goal says neither 'maximize' nor 'minimize'; the summary is the last value"
+            )
         self._outbox.metrics.define(pattern, axis, summary, goal)
 
     def summarise(self, values: Mapping[str, Any]) -> None:
@@ -117,6 +122,9 @@ class WandBTracker(GeneralTracker):
     def flush(self) -> None:
         self._outbox.flush()
         self._remove_media()
+
+    def refused_rows(self) -> list[RefusedRow]:
+        return self._outbox.refused_rows()
 
     def checkpoint(self) -> dict[str, Any]:
         return self._outbox.checkpoint()

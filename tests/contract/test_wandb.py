@@ -144,17 +144,38 @@ def test_many_rows_do_not_wait_for_a_flush(tracker, tmp_path, monkeypatch):
     assert [row["_step"] for row in reader.rows(reader.files(tmp_path)[0])] == list(range(100))
 
 
-def test_a_row_that_wandb_refuses_holds_up_no_other(tracker, tmp_path, caplog):
-    """What W&B cannot take in any try is named in the log, and the rows behind it go on."""
+def test_a_row_that_wandb_refuses_is_reported_and_holds_up_no_other(tracker, tmp_path):
+    """What W&B cannot take in any try is said once, under the keys of the script, for a dead letter; the rows behind it go on."""
     tracker.log_batch([row(step, loss=1.0) for step in range(3)])
-    tracker._started._waiting[1].values[5] = 1.0  # what no check foresaw
-    for _ in range(2):
+    tracker.log_batch([row(3, _step=4.0, epoch=1.0)])
+    for waiting in (tracker._started._waiting[1], tracker._started._waiting[3]):
+        waiting.media["later"] = _Unforeseen()
+    for _ in range(4):
         with pytest.raises(TypeError):
             tracker.flush()
     tracker.flush()
+    reported = tracker.refused_rows()
+    assert tracker.refused_rows() == []
     tracker.finish("finished")
     assert [row["_step"] for row in reader.rows(reader.files(tmp_path)[0])] == [0, 2]
-    assert "no row for step 1" in caplog.text
+    assert [(refused.step, refused.keys) for refused in reported] == [(1, ("loss", "later")), (3, ("_step", "epoch", "later"))]
+    assert "TypeError: nobody foresaw it" in reported[0].reason
+
+
+class _Unforeseen:
+    def take(self):
+        raise TypeError("nobody foresaw it")
+
+
+def test_best_without_a_goal_is_said(tracker):
+    """Nobody can know what is best: the last value is the summary, and the user is told."""
+    said = []
+    tracker.tell_user = said.append
+    tracker.define_metric("loss", summary="best", goal="minimize")
+    assert said == []
+    tracker.define_metric("score", summary="best")
+    assert len(said) == 1
+    assert "'score'" in said[0]
 
 
 # What a run says of itself
