@@ -35,8 +35,8 @@ def sink_line(sink: SinkReport, report: Report) -> str:
     if sink.lag_seconds is not None:
         parts.append(f"lag {sink.lag_seconds:.1f} s")
     parts += _losses(report)
-    if sink.dead_lettered:
-        parts.append(f"{sink.dead_lettered:,} refused")
+    if refused := sink.dead_lettered or sink.dead_letters:
+        parts.append(f"{refused:,} refused")
     if sink.url:
         parts.append(sink.url)
     if sink.state == "owed":
@@ -139,8 +139,9 @@ def _complaints(report: Report) -> Iterator[str]:
         if rank.pending and rank.state not in ("alive", "silent"):
             yield f"rank {rank.rank}, attempt {rank.attempt}: {count(rank.pending, 'event')} still in its spool on {rank.host}; accelbus sync {report.path} brings them in"
     for sink in report.sinks:
-        if sink.dead_lettered:
-            yield f"{sink.sink}: {count(sink.dead_lettered, 'value')} refused by the tracker, kept in {report.path}/sinks/{sink.sink}/dead_letters.jsonl"
+        if sink.dead_lettered or sink.dead_letters:
+            what = count(sink.dead_lettered, "value") if sink.dead_lettered else "configuration, summary or the like"
+            yield f"{sink.sink}: {what} refused by the tracker, kept in {report.path}/sinks/{sink.sink}/dead_letters.jsonl"
 
 
 __all__ = ["count", "dropped_words", "duration", "progress_line", "run_line", "sink_line", "status_lines"]

@@ -86,6 +86,8 @@ class SinkReport(msgspec.Struct, kw_only=True):
     filtered: int
     superseded: int
     dead_lettered: int
+    dead_letters: int
+    """Lines in its file of dead letters: rows, and configurations, summaries, … of the run."""
     late: int
     rows: int
     """That the tracker took, repeats included, from its last worker."""
@@ -128,7 +130,7 @@ class Report(msgspec.Struct, kw_only=True):
     def is_fine(self) -> bool:
         """Nothing is lost or failing, and what is owed is on its way."""
         owed = any(sink.state == "owed" for sink in self.sinks) or any(rank.pending and rank.state != "alive" for rank in self.ranks)
-        failing = any(sink.state in _FAILING or sink.dead_lettered for sink in self.sinks)
+        failing = any(sink.state in _FAILING or sink.dead_lettered or sink.dead_letters for sink in self.sinks)
         return not (owed or failing or self.lost or self.dropped or self.problems)
 
     @property

@@ -170,6 +170,7 @@ def _sink(
         filtered=counts.filtered,
         superseded=counts.superseded,
         dead_lettered=counts.dead_lettered,
+        dead_letters=status.dead_letters,
         late=counts.late,
         rows=status.rows,
         retries=status.retries,

@@ -49,6 +49,7 @@ def test_a_run_that_goes_on_is_a_line_per_sink_and_one_about_the_run(accelbus, r
         ),
         ({"state": "blocked", "last_error": "quota"}, "jsonl: takes no rows, waiting (quota), 0 to go, lag 0.0 s, 0 lost", 1),
         ({"state": "running", "ranks": {0: RankCounts(dead_lettered=2)}}, "jsonl: delivering, 0 to go, lag 0.0 s, 0 lost, 2 refused", 1),
+        ({"state": "running", "dead_letters": 1}, "jsonl: delivering, 0 to go, lag 0.0 s, 0 lost, 1 refused", 1),
     ],
 )
 def test_each_state_of_a_sink_has_its_words_and_its_exit_code(accelbus, run, sink, line, code):
@@ -237,7 +238,7 @@ def test_json_is_one_document_with_documented_names(accelbus, tmp_path):
         "salvageable", "spool", "heard_seconds", "producer",
     }  # fmt: skip
     assert set(document["sinks"][0]) == {
-        "sink", "state", "url", "lag_seconds", "delivered", "pending", "filtered", "superseded", "dead_lettered", "late", "rows", "retries",
+        "sink", "state", "url", "lag_seconds", "delivered", "pending", "filtered", "superseded", "dead_lettered", "dead_letters", "late", "rows", "retries",
         "failing_rows", "breaker_open", "restarts", "last_error", "owner", "ranks",
     }  # fmt: skip
     assert document["sinks"][0]["ranks"]["1"] == {
