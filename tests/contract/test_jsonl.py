@@ -13,6 +13,7 @@ from accelbus.tracking import Row, RunInfo
 from accelbus.values import flatten
 from accelbus_sinks.jsonl import JSONLTracker
 from tests.support.arrivals import jsonl as found
+from tests.support.killed_start import killed_starts
 from tests.support.media import media
 
 
@@ -130,6 +131,18 @@ def test_what_is_said_of_the_run_lies_beside(tmp_path):
     alert = json.loads((out / "alerts.jsonl").read_text())
     assert (alert["step"], alert["level"], alert["title"]) == (3, "error", "loss is NaN")
     assert (out / "console.log").read_text() == "one\ntwo\n"
+
+
+def test_killed_inside_start_leaves_one_run(tmp_path):
+    """Wherever in ``start`` a process dies, the next one has the run, with each row once and nothing beside it that counts."""
+    left = killed_starts(JSONLTracker, tmp_path)
+    assert len(left) >= 5
+    for directory in left:
+        tracker = opened(directory)
+        tracker.log({"loss": 1.0}, step=1)
+        tracker.finish("finished")
+        assert [json.loads(line)["values"] for line in (directory / "out" / "metrics.jsonl").read_text().splitlines()] == [{"loss": 1.0}]
+        assert {path.name for path in (directory / "out").iterdir()} - {"metrics.superseded.jsonl"} == {"metrics.jsonl", "status.json"}
 
 
 def test_alerts_and_console_output_are_there_once_after_a_crash(tmp_path):

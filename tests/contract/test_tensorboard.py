@@ -25,6 +25,7 @@ from accelbus.tracking import Row
 from accelbus_sinks.tensorboard import TensorBoardTracker
 from tests.support import tensorboard_readers as readers
 from tests.support.arrivals import tensorboard as found
+from tests.support.killed_start import killed_starts
 from tests.support.media import media
 
 
@@ -278,6 +279,18 @@ tracker.finish()
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
     assert [(step, value) for step, _, value, _ in readers.scalars(tmp_path)] == [(1, 1.0)]
+
+
+def test_killed_inside_start_leaves_one_run(tmp_path):
+    """Wherever in ``start`` a process dies, the next one has the run, with each value once."""
+    left = killed_starts(TensorBoardTracker, tmp_path)
+    assert len(left) >= 5
+    for directory in left:
+        tracker = _started(directory / "out", "run")
+        tracker.log({"loss": 1.0}, step=1)
+        tracker.finish("finished")
+        assert readers.runs(directory / "out") == ["run"]
+        assert [(step, key, value) for step, key, value, _ in readers.scalars(directory / "out")] == [(1, "loss", 1.0)]
 
 
 def _started(logging_dir, name, checkpoint=None):
