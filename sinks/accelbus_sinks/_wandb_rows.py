@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from accelbus.tracking import Row
 from accelbus_sinks._wandb_session import Session
+
+ROW_BYTES: Final = 8_000_000
+"""W&B's client leaves out lines of about 10 MB, without an error."""
+_BYTES_OF_A_NUMBER: Final = 40
+_BYTES_OF_A_CHARACTER: Final = 3
+"""Of text, in UTF-8 and JSON; of few scripts it is more."""
 
 
 class MediaValue:
@@ -53,7 +59,26 @@ class WaitingRow:
         if 0 <= self.own_step < session.first_step:
             return  # an earlier session has uploaded it
         media = {name: value.take() for name, value in self.media.items()}
-        self.own_step = session.log(self.place[1], self.time_ns, {**self.values, **media})
+        *first, last = _within_limit(self.values)
+        for values in first:
+            session.log(self.place[1], self.time_ns, values)
+        self.own_step = session.log(self.place[1], self.time_ns, {**last, **media})
+
+
+def _within_limit(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return *values* in as many rows as W&B needs to take them all, mostly one."""
+    rows: list[dict[str, Any]] = [{}]
+    size = 0
+    for name, value in values.items():
+        more = _BYTES_OF_A_NUMBER + len(name) + (_BYTES_OF_A_CHARACTER * len(value) if isinstance(value, str) else 0)
+        if isinstance(value, list):
+            more += len(str(value))
+        if rows[-1] and size + more > ROW_BYTES:
+            rows.append({})
+            size = 0
+        rows[-1][name] = value
+        size += more
+    return rows
 
 
 class WaitingCall:

@@ -133,6 +133,21 @@ def test_values_and_media_of_one_step_are_one_row(tracker, tmp_path):
     ]
 
 
+def test_a_row_beyond_wandbs_limit_is_several(tracker, tmp_path, monkeypatch):
+    """W&B leaves out lines of about 10 MB without an error; each value comes, at its true step, and the next row too."""
+    monkeypatch.setattr("accelbus_sinks._wandb_rows.ROW_BYTES", 1000)
+    values = {f"key/{number}": float(number) for number in range(50)} | {"text": "x" * 200, "list": [0.5] * 20}
+    tracker.log_batch([row(7, **values), row(8, loss=1.0)])
+    tracker.finish("finished")
+    rows = reader.rows(reader.files(tmp_path)[0])
+    assert len(rows) > 3
+    assert {row[reader.STEP] for row in rows[:-1]} == {7}
+    merged = {key: value for row in rows[:-1] for key, value in row.items() if not key.startswith(("_", "accelbus/"))}
+    assert merged == values
+    assert (rows[-1][reader.STEP], rows[-1]["loss"]) == (8, 1.0)
+    assert max(len(json.dumps(row)) for row in rows) < 1500
+
+
 def test_many_rows_do_not_wait_for_a_flush(tracker, tmp_path, monkeypatch):
     """Memory is bounded when rows come faster than flushes."""
     monkeypatch.setattr("accelbus_sinks._wandb_outbox.MOST_ROWS", 40)
