@@ -134,6 +134,10 @@ class Outbox:
         self._reliably(lambda: call.send(self.opened()))
         self._handed_over.append(call)
 
+    def save(self, name: str, content: bytes) -> None:
+        """Make *content* the file *name* of the run."""
+        self.call(lambda run: _save(run, name, content))
+
     def flush(self) -> None:
         """Hand over everything and wait until W&B has it on disk."""
         self._reliably(self._flush)
@@ -346,6 +350,7 @@ def _save(run: Any, name: str, content: bytes) -> None:
     """Make *content* a file of the run."""
     if not run.disabled:
         path = Path(run.dir) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content, mode=0o644)
         run.save(str(path), base_path=run.dir, policy="now", glob=False)
 

@@ -14,10 +14,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
 from accelbus.media import Media
 from accelbus.tracking import GeneralTracker, RefusedRow, Row
 from accelbus_sinks import _wandb_media as data_types
+from accelbus_sinks._config import shorten
 from accelbus_sinks._wandb_metrics import BEST
 from accelbus_sinks._wandb_outbox import Outbox
 from accelbus_sinks._wandb_rows import MediaValue, checked
@@ -27,6 +29,8 @@ EXIT_CODES: Final = {"finished": 0, "failed": 1, "killed": 137, "preempted": 143
 """W&B knows a run's end by an exit code: 0 is finished, others are failed; a preempted run is marked as such."""
 _ALERT_LEVELS: Final = {"info": "INFO", "warning": "WARN", "error": "ERROR"}
 _TITLE_CHARACTERS: Final = 63
+_TEXT_CHARACTERS: Final = 250_000
+"""W&B's limit is 1 MB for a value, and a character has up to 4 bytes."""
 _UPLOAD_SECONDS: Final = 540.0
 """For an artifact; delivery waits 600 s for media."""
 
@@ -144,6 +148,10 @@ class WandBTracker(GeneralTracker):
         outbox.make_room()
         waiting = [checked(row, outbox.metrics.names, outbox.metrics.introduce) for row in rows]
         for row in waiting:
+            for name, value in row.values.items():
+                if isinstance(value, str) and len(value) > _TEXT_CHARACTERS:
+                    row.values[name] = self._shortened(name, value, row.place[1])
+        for row in waiting:
             outbox.put(row)
             self._place = row.place
 
@@ -169,7 +177,7 @@ class WandBTracker(GeneralTracker):
         self._log_data_type(key, media, step)
 
     def log_text(self, key: str, text: str, step: int) -> None:
-        self._outbox.row_at((self._place[0], step), time.time_ns()).values[self._name(key)] = text
+        self._outbox.row_at((self._place[0], step), time.time_ns()).values[self._name(key)] = self._shortened(self._name(key), text, step)
 
     def log_artifact(self, key: str, media: Media, step: int) -> None:
         is_offline = self._outbox.is_offline
@@ -190,6 +198,15 @@ class WandBTracker(GeneralTracker):
             self._log_as_file(key, media, step)
         else:
             outbox.row_at((self._place[0], step), media.time_ns).media[self._name(key)] = MediaValue(make)
+
+    def _shortened(self, name: str, text: str, step: int) -> str:
+        """Return *text* as W&B takes it; the whole is a file of the run where that is less."""
+        if len(text) <= _TEXT_CHARACTERS:
+            return text
+        file = f"accelbus-texts/{quote(name, safe='')}-{step}.txt"
+        self._outbox.save(file, text.encode("utf-8", "backslashreplace"))
+        self.notice(f"{name!r}: text beyond {_TEXT_CHARACTERS:,} characters is cut in W&B; the whole is among the run's files, {file}")
+        return shorten(text, _TEXT_CHARACTERS)
 
     def _name(self, key: str) -> str:
         metrics = self._outbox.metrics

@@ -148,6 +148,21 @@ def test_a_row_beyond_wandbs_limit_is_several(tracker, tmp_path, monkeypatch):
     assert max(len(json.dumps(row)) for row in rows) < 1500
 
 
+def test_text_beyond_wandbs_limit_is_whole_in_a_file(tracker, tmp_path):
+    """W&B takes no value of 1 MB: the row has the beginning, the run's files the whole, and the user is told once for each."""
+    said = []
+    tracker.tell_user = said.append
+    tracker.log_batch([row(7, **{"sample/text": "x" * 2_000_000, "short": "y"})])
+    tracker.log_text("later", "z" * 2_000_000, 7)
+    tracker.finish("finished")
+    (file,) = reader.files(tmp_path)
+    (found,) = reader.rows(file)
+    assert (found["short"], len(found["sample/text"]), len(found["later"])) == ("y", 250_000, 250_000)
+    texts = {path.name: len(path.read_text()) for path in (file.parent / "files" / "accelbus-texts").iterdir()}
+    assert texts == {"sample%2Ftext-7.txt": 2_000_000, "later-7.txt": 2_000_000}
+    assert len(said) == 2
+
+
 def test_many_rows_do_not_wait_for_a_flush(tracker, tmp_path, monkeypatch):
     """Memory is bounded when rows come faster than flushes."""
     monkeypatch.setattr("accelbus_sinks._wandb_outbox.MOST_ROWS", 40)
