@@ -45,6 +45,7 @@ class TestAim(SinkContract):
     """Numbers are metrics, text and lists are texts; a point that comes again is replaced."""
 
     tracker_class = AimTracker
+    replaces_attempts = True
 
     @pytest.fixture(autouse=True)
     def _repositories(self, empty_repository):
