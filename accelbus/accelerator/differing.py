@@ -13,7 +13,7 @@ import torch
 
 from accelbus.accelerator.operations import broadcast_object_list, gather_object
 
-Path = tuple[str | int, ...]
+Keys = tuple[str | int, ...]
 Entries = list[list[Any]]
 """[[path, tensor], …]: plain, so that it can be read without running code."""
 _PIECE = 2**18
@@ -60,7 +60,7 @@ def digest(tensor: torch.Tensor) -> int:
     return int(total)
 
 
-def _tensors(data: Any, path: Path) -> Iterator[tuple[Path, torch.Tensor]]:
+def _tensors(data: Any, path: Keys) -> Iterator[tuple[Keys, torch.Tensor]]:
     if isinstance(data, torch.Tensor):
         if data.layout is torch.strided and not data.is_quantized and not data.is_meta:
             yield path, data

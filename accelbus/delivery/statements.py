@@ -265,7 +265,6 @@ class Teller:
             # No room for the dead letter: it stays owed, or in memory.
             self._status.last_error = describe(error)
             return False
-        self._status.statements_left_out += 1
         logger.error("the %s is left out, it is in the dead letters (%s)", _NAMES[kind], reason)
         return True
 

@@ -61,8 +61,6 @@ class SinkStatus(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Failed calls that were or will be repeated."""
     dead_letters: int = 0
     """Lines in the dead letter file: rows, and what was said about the run."""
-    statements_left_out: int = 0
-    """Configurations, summaries, … that this worker has put there, whole or in part."""
     failing_rows: int = 0
     """Different rows that failed one after the other; the breaker opens at ``breaker_failures``."""
     restarts: int = 0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import uuid
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 import jwt
 
+from tests.support.loopback import LoopbackServer
 
-class ClearMLServer:
+
+class ClearMLServer(LoopbackServer):
     """Started by ``with``; `environ` makes a client use it.
 
     Attributes:
@@ -31,38 +31,8 @@ class ClearMLServer:
         self.statuses: dict[str, list[str]] = {}
         self.refusing = False
 
-    def __enter__(self) -> Self:
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def handle_any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                code, answer = server.answer(self.path, body)
-                data = json.dumps(answer).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            do_GET = do_POST = do_PUT = do_HEAD = handle_any
-
-            def log_message(self, *arguments: object) -> None:
-                """Say nothing."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+    def respond(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        return self.answer(path, body)
 
     @property
     def environ(self) -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, ClassVar
+
+from tests.support.loopback import LoopbackServer
 
 
-class SwanLabServer:
+class SwanLabServer(LoopbackServer):
     """Started by ``with``; `environ` makes a client use it.
 
     Attributes:
@@ -22,6 +22,8 @@ class SwanLabServer:
         holding: answer every upload with HTTP 503.
         unwanted: keys and lines that it does not take: requests with one are answered with HTTP 400.
     """
+
+    protocol: ClassVar[str] = "HTTP/1.1"
 
     def __init__(self) -> None:
         self.runs: dict[str, dict[str, Any]] = {}
@@ -36,47 +38,17 @@ class SwanLabServer:
         self.files: dict[str, bytes] = {}
         self._projects: set[str] = set()
 
-    def __enter__(self) -> Self:
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def handle_any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                call = f"{self.command} {self.path.partition('?')[0]}"
-                if call.startswith("PUT /files/"):
-                    server.files[call.removeprefix("PUT /files/")] = body
-                    body = b""
-                code, answer = server.answer(call, json.loads(body) if body else {})
-                data = json.dumps(answer).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            do_GET = do_POST = do_PUT = handle_any
-
-            def log_message(self, *arguments: object) -> None:
-                """Say nothing."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+    def respond(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        call = f"{method} {path.partition('?')[0]}"
+        if call.startswith("PUT /files/"):
+            self.files[call.removeprefix("PUT /files/")] = body
+            body = b""
+        return self.answer(call, json.loads(body) if body else {})
 
     @property
     def environ(self) -> dict[str, str]:
         """Variables that lead SwanLab's client here."""
-        address = f"http://127.0.0.1:{self._http.server_address[1]}"
-        return {"SWANLAB_API_HOST": address, "SWANLAB_WEB_HOST": address, "SWANLAB_API_KEY": "key", "SWANLAB_MODE": "online"}
+        return {"SWANLAB_API_HOST": self.address, "SWANLAB_WEB_HOST": self.address, "SWANLAB_API_KEY": "key", "SWANLAB_MODE": "online"}
 
     def curve(self, key: str) -> list[tuple[int, float]]:
         """Return [(step, value)] in the order in which they came."""

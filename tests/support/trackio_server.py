@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 from trackio.remote_client import HTTP_API_VERSION
 
+from tests.support.loopback import LoopbackServer
 
-class TrackioServer:
+
+class TrackioServer(LoopbackServer):
     """Started by ``with``.
 
     Attributes:
@@ -22,38 +22,8 @@ class TrackioServer:
         self.logs: list[dict[str, Any]] = []
         self.refusing = False
 
-    def __enter__(self) -> Self:
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def handle_any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                code, answer = server.answer(self.path, json.loads(body) if body else {})
-                data = json.dumps(answer).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            do_GET = do_POST = handle_any
-
-            def log_message(self, *arguments: object) -> None:
-                """Say nothing."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+    def respond(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        return self.answer(path, json.loads(body) if body else {})
 
     def answer(self, path: str, given: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Return (HTTP status, answer)."""
