@@ -174,20 +174,8 @@ def test_online_sessions_are_imported_and_agents_obeyed(state, tmp_path):
     tracker.log_batch([Row(1, {"loss": 1.0, "note": "text"}, 10**18)])
     tracker.finish("finished")
     with ClearMLServer() as server:
-        server.projects["digits"] = "p"
         parameters = {"lr": ("0.5", "float"), "model/depth": ("3", "int"), "seed": ("1", "int")}
-        hyperparams = {
-            name: {"section": "General", "name": name, "value": value, "type": kind} for name, (value, kind) in parameters.items()
-        }
-        text = json.dumps({"lr": 0.1, "model": {"depth": 5, "name": "net"}, "seed": 1})
-        server.tasks["t"] = {
-            "id": "t",
-            "name": "clone",
-            "project": "p",
-            "status": "queued",
-            "hyperparams": {"General": hyperparams},
-            "configuration": {"General": {"name": "General", "value": text, "type": "json"}},
-        }
+        queue_a_task(server, parameters, {"lr": 0.1, "model": {"depth": 5, "name": "net"}, "seed": 1})
         session = str(folder_of(tmp_path / "offline"))
         report = Job(**server.environ, CLEARML_OFFLINE_MODE="0", SESSION=session).run("import_and_run_by_agent", state)
 
@@ -228,19 +216,21 @@ def test_every_rank_of_an_agents_job_has_what_was_set_in_the_web_interface(confi
                 assert {**json.loads(rank.lines[0]), **resolved} == json.loads(rank.lines[0])
 
 
-def queue_a_task(server):
-    """Put the task ``t`` on *server*, as somebody leaves it who has changed a clone's learning rate."""
+PARAMETERS = {"lr": ("0.5", "float"), "model/depth": ("3", "int"), "betas": ("[0.9, 0.99]", "list")}
+CLONED = {"lr": 0.1, "model": {"depth": 3, "name": "net"}, "betas": [0.9, 0.99]}
+
+
+def queue_a_task(server, parameters=PARAMETERS, config=CLONED):
+    """Put the task ``t`` on *server*, as somebody leaves it who has changed a clone: *parameters* over the *config* of its script."""
     server.projects["digits"] = "p"
-    parameters = {"lr": ("0.5", "float"), "model/depth": ("3", "int"), "betas": ("[0.9, 0.99]", "list")}
     hyperparams = {name: {"section": "General", "name": name, "value": value, "type": kind} for name, (value, kind) in parameters.items()}
-    text = json.dumps({"lr": 0.1, "model": {"depth": 3, "name": "net"}, "betas": [0.9, 0.99]})
     server.tasks["t"] = {
         "id": "t",
         "name": "clone",
         "project": "p",
         "status": "queued",
         "hyperparams": {"General": hyperparams},
-        "configuration": {"General": {"name": "General", "value": text, "type": "json"}},
+        "configuration": {"General": {"name": "General", "value": json.dumps(config), "type": "json"}},
     }
 
 

@@ -286,10 +286,7 @@ def test_media_are_where_mlflow_looks_for_them(tmp_path):
     }
     tracker = opened(tmp_path)
     for _ in range(2):  # as after a crash
-        for key, wrapper in wrapped.items():
-            media = wrapper.to_media(store)
-            media.directory = str(tmp_path / "blobs")
-            tracker.log_media(key, media, 5)
+        log_all(tracker, wrapped, store, tmp_path / "blobs")
         tracker.alert("NaN", "loss is NaN", "error")
     tracker.finish()
 
@@ -333,10 +330,7 @@ def test_paths_in_mlflows_own_words_are_kept(tmp_path):
     }
     tracker = opened(tmp_path)
     for _ in range(2):  # as after a crash
-        for key, wrapper in wrapped.items():
-            media = wrapper.to_media(store)
-            media.directory = str(tmp_path / "blobs")
-            tracker.log_media(key, media, 5)
+        log_all(tracker, wrapped, store, tmp_path / "blobs")
     tracker.finish()
     assert sorted(path for path in reader.artifacts(reader.run_of("run")) if not path.startswith("accelbus/")) == [
         "all/dummy.txt",
@@ -422,6 +416,14 @@ def opened(state, checkpoint=None, *, run_id="run", arguments=None, **info):
     tracker.restore(checkpoint or {})
     tracker.start()
     return tracker
+
+
+def log_all(tracker, wrapped, store, blobs):
+    """Log what is *wrapped* at step 5, as delivery does; large values go through *store*, which is in the directory *blobs*."""
+    for key, wrapper in wrapped.items():
+        media = wrapper.to_media(store)
+        media.directory = str(blobs)
+        tracker.log_media(key, media, 5)
 
 
 def row(step, values, attempt=0):

@@ -265,10 +265,13 @@ def test_a_checkpoint_of_other_objects_says_how_many_it_has(make, tmp_path, capl
 def test_weights_saved_into_a_checkpoint_leave_its_other_models_there(make, tmp_path):
     """save_model writes one file, and removes none."""
     training = Training(make)
-    training.accelerator.prepare(nn.Linear(1, 1))
+    other = training.accelerator.prepare(nn.Linear(1, 1))
+    saved = other.weight.item()
     training.accelerator.save_state(tmp_path)
     training.accelerator.save_model(training.model, tmp_path)
+    nn.init.constant_(other.weight, saved + 1.0)
     training.accelerator.load_state(tmp_path)
+    assert other.weight.item() == saved
 
 
 def test_a_checkpoint_of_accelerate_is_named_as_one(make, tmp_path):
