@@ -157,9 +157,9 @@ class Media(msgspec.Struct, array_like=True):
         return target
 
     def _wav(self) -> bytes:
-        samples, rate, channels = self.audio()
         import wave  # noqa: PLC0415  for trackers that take files only
 
+        samples, rate, channels = self.audio()
         into = io.BytesIO()
         with wave.open(into, "wb") as file:
             file.setnchannels(channels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from accelbus.tracking import RunInfo
 
 
-def given_name(info: RunInfo) -> str:
+def _given_name(info: RunInfo) -> str:
     """Return the name that the user gave the run; empty where its display name is only the run id."""
     return info.name if info.name != info.run_id else ""
 
@@ -15,10 +15,10 @@ def name_of(info: RunInfo, run_name: str) -> str:
 
     Of a tracker that every rank has, each run says which rank it is.
     """
-    if given := given_name(info):
+    if given := _given_name(info):
         return given
     _, dash, rank = info.run_id.rpartition("-rank")
     return f"{run_name}{dash}{rank}" if run_name and dash and rank.isdecimal() else run_name or info.run_id
 
 
-__all__ = ["given_name", "name_of"]
+__all__ = ["name_of"]
