@@ -20,6 +20,7 @@ from accelbus.client.compiled import outside_of_graphs
 from accelbus.client.run import Run
 from accelbus.config import Settings
 from accelbus.handlers import buckets_are_final
+from accelbus.handlers.process import let_go_of_group
 from accelbus.rundir import RunDir
 from accelbus.values import config_values, step_of
 
@@ -116,6 +117,7 @@ class TrackerMethods(Parts):
             self._run.finish(status)
             self._is_tracking = False
         if destroy_process_group and self.state.backend is not None:
+            let_go_of_group()
             dist.destroy_process_group()
 
     def _tell_buckets(self, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 from datetime import timedelta
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from accelbus.errors import ConfigurationError
 from accelbus.handlers.base import KwargsHandler
 from accelbus.handlers.fields import checked, one_of, optional, text, wrong_type, wrong_value
-from accelbus.handlers.process import device_type as current_device_type, group_exists, require_torch
+from accelbus.handlers.process import device_type as current_device_type, group_exists, let_go_of_group, require_torch
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -100,6 +101,8 @@ class InitProcessGroupKwargs(KwargsHandler):
             available = [name for name in dist.Backend.backend_list if name != "undefined" and dist.is_backend_available(name)]
             raise ConfigurationError(f"backend {backend!r} is not part of this torch (available: {', '.join(available)})")
         dist.init_process_group(**chosen)
+        atexit.unregister(let_go_of_group)  # for a group that was made before
+        atexit.register(let_go_of_group)
         return True
 
     def backend_for(self, device_type: str) -> str | None:

@@ -19,12 +19,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from accelbus.handlers import *
+from accelbus.handlers.process import let_go_of_group
 
 warnings.simplefilter("error", NoEffectWarning)
 out, rank, ranks, report = Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), {}
 
 def end():
     (out / f"rank{rank}.json").write_text(json.dumps(report))
+    let_go_of_group()
     dist.destroy_process_group()
 """
 

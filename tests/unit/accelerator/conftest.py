@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from accelbus.accelerator import Accelerator
 from accelbus.handlers import base
+from accelbus.handlers.process import let_go_of_group
 
 
 @pytest.fixture(autouse=True)
@@ -39,4 +40,5 @@ def lone_group(tmp_path: Path) -> Iterator[None]:
     """A process group of this process alone."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
     yield
+    let_go_of_group()
     dist.destroy_process_group()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from accelbus.handlers import base
+from accelbus.handlers.process import let_go_of_group
 
 
 @pytest.fixture(autouse=True)
@@ -31,4 +32,5 @@ def group_of_one() -> Iterator[None]:
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
+    let_go_of_group()
     dist.destroy_process_group()

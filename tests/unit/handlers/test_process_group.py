@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
@@ -80,6 +82,19 @@ def test_a_backend_that_was_not_set_fits_the_device(tmp_path):
         assert in_force() == {"backend": "gloo", "world_size": 1, "timeout": 1800.0}
     finally:
         dist.destroy_process_group()
+
+
+def test_a_process_that_ends_lets_gloo_finish_first():
+    """Its threads need the interpreter to drop what they have sent; one that is ending would kill the process."""
+    script = """
+import torch.distributed as dist
+from accelbus.handlers import InitProcessGroupKwargs, process
+process.time.sleep = lambda seconds: print("waits", dist.is_initialized())
+assert InitProcessGroupKwargs(backend="gloo").init(store=dist.HashStore(), rank=0, world_size=1)
+print("ends")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split("\n") == ["ends", "waits True", ""]
 
 
 def test_a_backend_that_torch_lacks_is_an_error():
